@@ -1,0 +1,269 @@
+"""What processes say to each other. One frozen struct a message, tagged with its own name.
+
+Text never crosses to the engine: requests are token ids, answers are token ids. Sentences that travel here are
+ours (why a request waits), never a user's.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+from msgspec import Struct
+
+
+class Message(Struct, frozen=True, tag=True):
+    """Base of everything a channel carries."""
+
+
+# --- to the engine ----------------------------------------------------------------------------------------------
+
+
+class Sampling(Struct, frozen=True):
+    """How a request's tokens are drawn. `temperature` 0 is greedy; `seed` None takes fresh noise."""
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    seed: int | None = None
+
+
+class Marks(Struct, frozen=True):
+    """Places in the prompt that routing and caches need; token counts from the start."""
+
+    head_end: int  # end of the first user message: what every chat of one client may share ends here
+    messages_end: int  # end of the last message, before the generation prompt
+
+
+class Generate(Message, frozen=True):
+    id: str
+    tokens: tuple[int, ...]
+    max_tokens: int
+    stop_tokens: tuple[int, ...]
+    sampling: Sampling
+    marks: Marks
+    own_work: bool = False  # the appliance's own request: gives way to clients
+    scope: str = ""  # requests of different scopes never share cached rows (hash of the API key)
+
+
+class Cancel(Message, frozen=True):
+    """The client left, or its stop string was found. Answered by `Finished` with what was generated so far."""
+
+    id: str
+
+
+class SetLive(Message, frozen=True):
+    """The live part of a new plan, as JSON of `contract.plan.Live` (kept opaque here: plan imports no messages)."""
+
+    live: bytes
+
+
+class Drain(Message, frozen=True):
+    """Finish what runs and what waits, refuse what comes. Undone by `Resume`."""
+
+
+class Resume(Message, frozen=True):
+    pass
+
+
+class AskHealth(Message, frozen=True):
+    """Every process with a socket answers this with `Health`."""
+
+
+# --- from the engine --------------------------------------------------------------------------------------------
+
+
+class RequestState(StrEnum):
+    QUEUED = "queued"
+    WAITING_MEMORY = "waiting_memory"
+    READING = "reading"
+    WRITING = "writing"
+
+
+class Progress(Message, frozen=True):
+    """Where a request stands, sent when it changes. `sentence` says why, with numbers, for people."""
+
+    id: str
+    state: RequestState
+    done: int  # rows read, or requests ahead in the queue when queued
+    total: int
+    sentence: str
+
+
+class Started(Message, frozen=True):
+    """A slot was given. Sent once, before the first `Tokens`."""
+
+    id: str
+    slot: int
+    reason: str  # routing's sentence
+    max_tokens: int  # after it was cut to the slot's room
+    cached_tokens: int
+    cache_source: str  # resident | none
+
+
+class Tokens(Message, frozen=True):
+    """Newly committed tokens, in order."""
+
+    id: str
+    tokens: tuple[int, ...]
+
+
+class FinishReason(StrEnum):
+    STOP = "stop"  # a stop token; it is not among the tokens
+    LENGTH = "length"
+    CANCELLED = "cancelled"
+
+
+class Finished(Message, frozen=True):
+    """The last message of a request that started."""
+
+    id: str
+    reason: FinishReason
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    queue_seconds: float
+    prefill_seconds: float
+    decode_seconds: float
+
+
+class RefusalCode(StrEnum):
+    QUEUE_FULL = "queue_full"
+    TOO_LONG = "context_length_exceeded"
+    DRAINING = "draining"
+    QUEUE_TIMEOUT = "queue_timeout"
+    MEMORY_TIMEOUT = "memory_wait_timeout"
+    TOO_BIG = "does_not_fit"
+    BAD_REQUEST = "invalid_request"
+    FAILED = "engine_error"
+
+
+class Refused(Message, frozen=True):
+    """The request did not run, or could not go on. Nothing else was disturbed."""
+
+    id: str
+    code: RefusalCode
+    sentence: str
+    retry_after: float | None = None
+
+
+class SlotView(Struct, frozen=True):
+    """One slot as people may see it: never a token, never a text."""
+
+    index: int
+    window: int
+    rows: int
+    state: str  # idle | reading | writing
+    request: str | None = None
+
+
+class Counters(Struct, frozen=True):
+    """Monotonic since the engine started."""
+
+    rounds_by_size: dict[int, int]  # slots that decoded together -> rounds
+    rows: int  # decoded rows
+    committed_tokens: int
+    prefill_rows: int
+    cached_rows: int
+    requests: int
+    refused: int
+    cancelled: int
+    peak_running: int
+    round_seconds: float
+    prefill_seconds: float
+
+
+class Health(Message, frozen=True):
+    """A process's own word about itself. `ready` means it has done real work (the engine: one generated token)."""
+
+    ready: bool
+    state: str  # loading | ready | draining | failed
+    sentence: str
+    progress: float = 1.0  # of loading, 0 to 1
+    last_turn_age: float = 0.0  # seconds since the device thread last showed life
+    queued: int = 0
+    running: int = 0
+    waiting_memory: int = 0
+    resident_bytes: int = 0
+    slots: tuple[SlotView, ...] = ()
+    counters: Counters | None = None
+    facts: dict[str, str] = {}
+
+
+# --- from the director ------------------------------------------------------------------------------------------
+
+
+class Subscribe(Message, frozen=True):
+    """To the director: answer with an `ApplianceState` now and at every change."""
+
+
+class Stop(Message, frozen=True):
+    """To the director: drain, stop everything in reverse order, then supervisord."""
+
+
+class ProgramStatus(Struct, frozen=True):
+    name: str
+    kind: str
+    state: str  # stopped | starting | loading | ready | draining | stopping | backoff | failed | refused | held
+    pid: int | None
+    since: float  # unix time of the last change of state
+    restarts: int
+    sentence: str = ""
+
+
+class ReloadReport(Struct, frozen=True):
+    """What became of the last edit of a document."""
+
+    at: float
+    outcome: str  # applied | refused | rolled_back | in_progress
+    change: str  # live | role | engine | refused | none
+    sentence: str
+    details: str = ""  # the rendered problems when refused
+
+
+class ApplianceState(Message, frozen=True):
+    plan_id: str
+    phase: str  # starting | serving | draining | stopping
+    programs: tuple[ProgramStatus, ...]
+    live: bytes  # JSON of contract.plan.Live
+    memory_available: int
+    memory_total: int
+    at: float
+    reload: ReloadReport | None = None
+    placements: bytes = b"[]"  # JSON of tuple[contract.plan.Placement, ...]: why a role is not loaded
+
+
+AnyMessage = (
+    Generate
+    | Cancel
+    | SetLive
+    | Drain
+    | Resume
+    | AskHealth
+    | Progress
+    | Started
+    | Tokens
+    | Finished
+    | Refused
+    | Health
+    | Subscribe
+    | Stop
+    | ApplianceState
+)
+
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER: msgspec.msgpack.Decoder[AnyMessage] = msgspec.msgpack.Decoder(AnyMessage)
+
+
+def encode(message: Message) -> bytes:
+    return _ENCODER.encode(message)
+
+
+def decode(data: bytes) -> AnyMessage:
+    """Raises `msgspec.ValidationError` (or `DecodeError`) for anything that is not one of our messages."""
+    return _DECODER.decode(data)

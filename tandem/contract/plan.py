@@ -1,0 +1,226 @@
+"""The plan: everything the appliance will do, resolved, immutable, and made before anything is taken.
+
+The planner writes it, the director follows it, each process reads its own part from `plan.json` in the run
+directory. Sizes are bytes, times are seconds. No secret is ever in a plan: only where a secret is to be read.
+
+The shape is the change classes of a hot reload: two plans that differ only in `live` need no restart, a
+difference in `roles` restarts that role, any other difference drains and restarts what it touches.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+
+class Basis(StrEnum):
+    """How a figure is known. Printed beside every figure, because a plan is only as good as its worst number."""
+
+    MEASURED = "measured"
+    ARITHMETIC = "arithmetic"
+    ESTIMATE = "estimate"
+    CONFIGURED = "configured"
+
+
+class MemoryItem(Struct, frozen=True):
+    """One line of the memory table."""
+
+    label: str
+    bytes: int
+    basis: Basis
+    why: str = ""
+
+
+class Box(Struct, frozen=True):
+    """What the machine offers. Read from the kernel, or from a residency document (`tandem plan --box`)."""
+
+    name: str
+    memory_total: int
+    memory_available: int  # MemAvailable, or the cgroup's room when that is smaller
+    cpus: int
+    declared: bool  # True when it comes from a document and not from this machine
+
+
+class Limits(Struct, frozen=True):
+    request_timeout: float
+    queue_timeout: float  # a request that is not streamed waits no longer than this before it starts
+    drain_timeout: float
+    max_queue: int
+    max_body: int  # bytes of one HTTP request
+    default_max_tokens: int  # when a client names none; cut to the room of the slot
+    keepalive: float  # seconds of silence after which a stream carries a comment line
+
+
+class Floors(Struct, frozen=True):
+    floor: int
+    hard_floor: int
+    margin: int  # what residency keeps above the floor
+
+
+class Hysteresis(Struct, frozen=True):
+    """When an unloaded role may come back (`2-formulas`: roles under pressure)."""
+
+    reload_margin: int
+    reload_after: float
+    thrash: float
+    max_hold: float
+    unload_deciders: bool
+
+
+class KeySource(Struct, frozen=True):
+    """Where API keys are read: one `name:key` a line. Neither set: the API is open (loopback only by default)."""
+
+    file: str | None = None
+    variable: str | None = None
+
+
+class SamplingDefaults(Struct, frozen=True):
+    """What a request gets when it names nothing. `temperature` 0 is greedy."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0  # 0: all
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+
+
+class Live(Struct, frozen=True):
+    """What running processes take without a restart."""
+
+    limits: Limits
+    floors: Floors
+    hysteresis: Hysteresis
+    keys: KeySource
+    sampling: SamplingDefaults
+    conductor: bool
+    ledger_days: int
+
+
+class SlotPlan(Struct, frozen=True):
+    index: int
+    window: int  # rows
+    constant: int  # bytes beside the KV rows: verify graphs, state, workspace
+
+
+class EnginePlan(Struct, frozen=True):
+    backend: str  # native | vllm
+    family: str
+    weights: str  # absolute path
+    weights_sha256: str | None
+    compute: str  # float32 | bfloat16 | int8
+    device: str  # cpu | cuda
+    threads: int
+    chunk: int  # rows of one prefill piece
+    slots: tuple[SlotPlan, ...]
+    bytes_a_token: int
+    workspace: int  # bytes one prefill chunk may take
+    kv_pool: bool
+    kv_margin_rows: int
+    graphs: bool
+    declared_peak: int
+
+
+class GatewayPlan(Struct, frozen=True):
+    host: str
+    port: int
+    model: str  # the id clients see
+    aliases: tuple[str, ...]
+    weights: str  # where tokenizer and chat template are read from
+    window: int
+    side_window: int
+    ledger: str
+    cors_origins: tuple[str, ...]
+    allowed_hosts: tuple[str, ...]
+
+
+class RolePlan(Struct, frozen=True):
+    name: str  # `decider-0`, `narrator`, `shadow-reader`
+    kind: str  # decider | narrator | shadow-reader
+    backend: str
+    model: str
+    device: str
+    claim: int
+    basis: Basis
+
+
+class Placement(Struct, frozen=True):
+    """Residency's answer for one role on this box, with the numbers it rests on."""
+
+    role: str
+    admitted: bool
+    available: int
+    growth: int
+    claim: int
+    after: int
+    floor: int
+    margin: int
+    sentence: str
+
+
+class Program(Struct, frozen=True):
+    """One process under supervisord. `programs` of a plan are in start order."""
+
+    name: str
+    kind: str  # director | gateway | engine | decider | narrator | shadow-reader
+    command: tuple[str, ...]
+    environment: tuple[tuple[str, str], ...]
+    socket: str | None  # unix socket on which it answers `AskHealth`; None for the director
+    start_timeout: float  # from spawn to ready
+    stop_timeout: float  # from TERM to KILL
+    fingerprint: str  # changes exactly when the running process would no longer do what the plan says
+
+
+class Paths(Struct, frozen=True):
+    """`state` is kept (ledger, logs, downloads); `run` lives as long as the appliance (sockets, plan, pids)."""
+
+    state: str
+    run: str
+    logs: str
+
+    @property
+    def plan(self) -> Path:
+        return Path(self.run, "plan.json")
+
+    @property
+    def supervisord_socket(self) -> Path:
+        return Path(self.run, "supervisord.sock")
+
+    @property
+    def director_socket(self) -> Path:
+        return Path(self.run, "director.sock")
+
+
+class Plan(Struct, frozen=True):
+    id: str  # short hash of everything below
+    appliance: str  # absolute path of appliance.yaml
+    documents: tuple[str, ...]  # absolute paths of every document that was read, for the watcher
+    paths: Paths
+    box: Box
+    live: Live
+    engine: EnginePlan
+    gateway: GatewayPlan
+    roles: tuple[RolePlan, ...]
+    programs: tuple[Program, ...]
+    memory: tuple[MemoryItem, ...]  # the waterfall, in the order it is taken
+    placements: tuple[Placement, ...]
+    warnings: tuple[str, ...] = ()
+
+    def program(self, name: str) -> Program | None:
+        return next((program for program in self.programs if program.name == name), None)
+
+
+def encode_plan(plan: Plan) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(plan), indent=1) + b"\n"
+
+
+def decode_plan(data: bytes) -> Plan:
+    """Raises `msgspec.ValidationError` for anything but a plan of this version."""
+    return msgspec.json.decode(data, type=Plan)
+
+
+def read_plan(run: Path) -> Plan:
+    """The plan a process was started under; `run` is the run directory."""
+    return decode_plan((run / "plan.json").read_bytes())
