@@ -1,0 +1,57 @@
+# `make up` starts the appliance on a fresh machine, `make test` tries the code. Everything lives in `.venv` and
+# `.tandem` beside this file. ARGS goes to the command: `make up ARGS="--set listen.port=8100"`.
+
+.DEFAULT_GOAL := help
+.PHONY: help up down status logs test test-slow check fix bench image-lint venv venv-dev
+
+# The first interpreter that is new enough; PYTHON=... chooses another. Only asked for when a target needs it.
+find-python = $(shell for python in python3 python3.13 python3.12 python3.11 python3.14; do \
+	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$python" && break; done)
+PYTHON ?= $(or $(find-python),$(error tandem needs Python 3.11 or newer and found none on the PATH: install it, or name it with `make PYTHON=/path/to/python3 ...`))
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
+
+up: venv ## set up what is missing, fetch the model, start the appliance
+	@.venv/bin/tandem up --detach $(ARGS)
+
+down: venv ## let running requests finish, stop the appliance
+	@.venv/bin/tandem down $(ARGS)
+
+status: venv ## what runs, and what became of the last edit
+	@.venv/bin/tandem status $(ARGS)
+
+logs: venv ## follow the logs of every process
+	@.venv/bin/tandem logs --follow $(ARGS)
+
+test: venv-dev ## the tests that take seconds, real processes included
+	.venv/bin/python -m pytest -m "not slow and not gpu" $(ARGS)
+
+test-slow: venv-dev ## the tests that take minutes
+	.venv/bin/python -m pytest -m "slow and not gpu" $(ARGS)
+
+check: venv-dev ## format, lint, types, import directions, documents, tests; edits nothing
+	.venv/bin/ruff format --check
+	.venv/bin/ruff check
+	.venv/bin/mypy
+	.venv/bin/lint-imports
+	.venv/bin/tandem check appliance.yaml profiles/*.yaml residency/*.yaml
+	.venv/bin/hadolint Dockerfile
+	.venv/bin/python -m pytest -m "not slow and not gpu"
+
+fix: venv-dev ## format, and mend what ruff can mend
+	.venv/bin/ruff format
+	.venv/bin/ruff check --fix
+
+bench: venv ## measure one, two and four clients on this machine (about 10 minutes)
+	.venv/bin/python -m bench $(ARGS)
+
+image-lint: venv-dev ## lint the Dockerfile, then carry its steps out in an overlay of this machine (root, minutes)
+	.venv/bin/hadolint Dockerfile
+	.venv/bin/python -m pytest tests/project/test_dockerfile.py
+
+venv:
+	@"$(PYTHON)" .ci/venv.py engine
+
+venv-dev:
+	@"$(PYTHON)" .ci/venv.py engine dev
