@@ -1,0 +1,90 @@
+"""What a model file says about its words: the tokens, how they join, which of them steer the model.
+
+Reads the `tokenizer.*` keys of a GGUF header into plain values; knows no algorithm.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import Final
+
+from tandem.errors import CannotStart
+from tandem.text.header import Value, read_metadata
+
+
+class TokenKind(IntEnum):
+    """`tokenizer.ggml.token_type`."""
+
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+    BYTE = 6
+
+
+# Models end a turn, or a document, with tokens that the header does not always name.
+_ENDS: Final = ("<|endoftext|>", "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<end_of_turn>", "</s>")
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    tokens: tuple[str, ...]  # by id; ordinary tokens in the byte alphabet of GPT-2
+    kinds: tuple[int, ...]
+    merges: tuple[tuple[str, str], ...]  # in order of rank
+    pre: str  # how text is cut before merging
+    bos: int | None
+    eos: int | None
+    add_bos: bool
+    stop_tokens: tuple[int, ...]  # ids that end an answer, ascending
+    chat_template: str
+
+    def text_of(self, token: int | None) -> str:
+        return "" if token is None else self.tokens[token]
+
+
+def read_vocabulary(path: Path) -> Vocabulary:
+    """Raises `CannotStart` when the file holds no byte-pair vocabulary or no chat template."""
+    header = read_metadata(path)
+    model = header.get("tokenizer.ggml.model")
+    if model != "gpt2":
+        raise CannotStart(f"{path.name} has a tokenizer of the kind `{model}`; `gpt2` (byte pairs) is served")
+    tokens = _strings(header, "tokenizer.ggml.tokens", path)
+    kinds = header.get("tokenizer.ggml.token_type")
+    eos = _id(header, "tokenizer.ggml.eos_token_id")
+    template = header.get("tokenizer.chat_template")
+    if not isinstance(template, str):
+        raise CannotStart(f"{path.name} carries no chat template", "serve an instruct model, which has one")
+    ids = {token: id for id, token in enumerate(tokens)}
+    ends = {ids[text] for text in _ENDS if text in ids}
+    named = (eos, *(_id(header, f"tokenizer.ggml.{name}_token_id") for name in ("eot", "eom")))
+    return Vocabulary(
+        tokens=tokens,
+        kinds=tuple(int(k) for k in kinds) if isinstance(kinds, tuple) else (TokenKind.NORMAL,) * len(tokens),
+        merges=tuple(_pair(merge) for merge in _strings(header, "tokenizer.ggml.merges", path)),
+        pre=str(header.get("tokenizer.ggml.pre", "gpt-2")),
+        bos=_id(header, "tokenizer.ggml.bos_token_id"),
+        eos=eos,
+        add_bos=bool(header.get("tokenizer.ggml.add_bos_token", False)),
+        stop_tokens=tuple(sorted(ends | {id for id in named if id is not None})),
+        chat_template=template,
+    )
+
+
+def _strings(header: dict[str, Value], key: str, path: Path) -> tuple[str, ...]:
+    value = header.get(key)
+    if not isinstance(value, list):
+        raise CannotStart(f"{path.name} has no `{key}`")
+    return tuple(str(item) for item in value)
+
+
+def _id(header: dict[str, Value], key: str) -> int | None:
+    value = header.get(key)
+    return value if isinstance(value, int) else None
+
+
+def _pair(merge: str) -> tuple[str, str]:
+    left, _, right = merge.partition(" ")
+    return left, right
