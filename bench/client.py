@@ -34,7 +34,7 @@ class Answer:
         return self.first - self.sent
 
 
-async def ask(client: httpx.AsyncClient, model: str, prompt: str, max_tokens: int) -> Answer:
+async def ask(client: httpx.AsyncClient, url: str, model: str, prompt: str, max_tokens: int) -> Answer:
     """Raises `RequestFailed` for anything but a complete stream."""
     body = {
         "model": model,
@@ -48,7 +48,10 @@ async def ask(client: httpx.AsyncClient, model: str, prompt: str, max_tokens: in
     usage: dict[str, Any] = {}
     sent = time.monotonic()
     try:
-        async with asyncio.timeout(LONGEST), client.stream("POST", "/v1/chat/completions", json=body) as response:
+        async with (
+            asyncio.timeout(LONGEST),
+            client.stream("POST", f"{url}/v1/chat/completions", json=body) as response,
+        ):
             if response.status_code != httpx.codes.OK:
                 raise RequestFailed(
                     f"{response.status_code}: {(await response.aread()).decode(errors='replace')[:300]}"

@@ -1,0 +1,172 @@
+"""`python -m bench`: one, two and four clients through HTTP, greedy, every answer held against its alone text.
+
+Two appliances run, one with side slots and one with a single slot; only one of them is asked at a time. First every
+prompt is asked alone, which gives the texts to compare with and warms both up. Then the levels take turns, and every
+other repetition goes through them backwards, so that a machine that drifts does so for all of them alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+
+import httpx
+
+from bench.appliance import PROJECT, Appliance, DidNotStart, started
+from bench.client import Answer, RequestFailed, ask
+from bench.machine import facts
+from bench.prompts import TOPICS, prompt
+from bench.report import Sample, ratio, summarize, table
+
+LEVELS = (1, 2, 4)  # clients at once
+SLOTS = max(LEVELS)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One request with the text it writes when nobody else is served."""
+
+    prompt: str
+    alone: str
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One level of one repetition."""
+
+    appliance: Appliance
+    work: tuple[Work, ...]  # one a client
+
+    @property
+    def level(self) -> tuple[int, int]:
+        return self.appliance.slots, len(self.work)
+
+
+async def measure(
+    many: Appliance, single: Appliance, repetitions: int, max_tokens: int
+) -> dict[tuple[int, int], list[Sample]]:
+    """Samples by (slots, clients), in order of repetition. Raises `RequestFailed`."""
+    samples: dict[tuple[int, int], list[Sample]] = {}
+    async with httpx.AsyncClient(timeout=httpx.Timeout(120)) as client:
+        work = iter(await ask_alone(client, many, sum(LEVELS) * repetitions, max_tokens))
+        await ask(client, single.url, single.model, prompt(TOPICS[-1]), max_tokens)  # warm too
+        for repetition in range(repetitions):
+            runs = [Run(many, tuple(islice(work, clients))) for clients in LEVELS]
+            runs.insert(0, Run(single, runs[0].work))
+            for run in runs if repetition % 2 == 0 else reversed(runs):
+                sample = await measure_one(client, run, max_tokens)
+                samples.setdefault(run.level, []).append(sample)
+                progress(
+                    f"repetition {repetition + 1} of {repetitions}, {sample.clients} at once: {sample.rate:.1f} tok/s"
+                )
+    return samples
+
+
+async def ask_alone(client: httpx.AsyncClient, appliance: Appliance, count: int, max_tokens: int) -> list[Work]:
+    """`count` prompts whose answers fill `max_tokens`: equal lengths keep the slots busy to the end."""
+    work: list[Work] = []
+    for topic in TOPICS:
+        if len(work) == count:
+            return work
+        progress(f"alone texts: {len(work)} of {count}")
+        answer = await ask(client, appliance.url, appliance.model, prompt(topic), max_tokens)
+        if answer.finish == "length":
+            work.append(Work(prompt(topic), answer.text))
+    if len(work) < count:
+        raise RequestFailed(f"only {len(work)} of {len(TOPICS)} prompts got {max_tokens} tokens; {count} are needed")
+    return work
+
+
+async def measure_one(client: httpx.AsyncClient, run: Run, max_tokens: int) -> Sample:
+    appliance = run.appliance
+    before = appliance.rounds_by_size()
+    answers: Sequence[Answer] = await asyncio.gather(
+        *(ask(client, appliance.url, appliance.model, work.prompt, max_tokens) for work in run.work)
+    )
+    after = appliance.rounds_by_size()
+    return Sample(
+        clients=len(answers),
+        slots=appliance.slots,
+        seconds=max(answer.last for answer in answers) - min(answer.sent for answer in answers),
+        tokens=sum(answer.tokens for answer in answers),
+        first_tokens=tuple(answer.first_token_seconds for answer in answers),
+        cached_tokens=sum(answer.cached_tokens for answer in answers),
+        different=tuple(
+            index
+            for index, (answer, work) in enumerate(zip(answers, run.work, strict=True))
+            if answer.text != work.alone
+        ),
+        rounds_by_size={
+            size: rounds - before.get(size, 0) for size, rounds in after.items() if rounds > before.get(size, 0)
+        },
+    )
+
+
+def progress(line: str) -> None:
+    end = "\r" if sys.stderr.isatty() else "\n"
+    sys.stderr.write(f"\x1b[K{line}{end}" if end == "\r" else line + end)
+    sys.stderr.flush()
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--quick", action="store_true", help="2 repetitions of 32 tokens: does it work, not how fast")
+    parser.add_argument("--repetitions", type=int, help="default: 5")
+    parser.add_argument("--max-tokens", type=int, help="default: 128")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="as for `tandem up`")
+    parser.add_argument("--out", type=Path, default=PROJECT / "bench" / "results")
+    options = parser.parse_args(arguments)
+    options.repetitions = options.repetitions or (2 if options.quick else 5)
+    options.max_tokens = options.max_tokens or (32 if options.quick else 128)
+    if options.repetitions * sum(LEVELS) > len(TOPICS):
+        parser.error(f"--repetitions: at most {len(TOPICS) // sum(LEVELS)}, there are no more prompts")
+    return options
+
+
+def main() -> int:
+    options = parse()
+    machine = facts()
+    settings = tuple(options.set)
+    try:
+        with (
+            tempfile.TemporaryDirectory(prefix="tandem-bench-") as folder,
+            started(SLOTS, Path(folder, "many"), settings) as many,
+            started(1, Path(folder, "single"), settings) as single,
+        ):
+            samples = asyncio.run(measure(many, single, options.repetitions, options.max_tokens))
+    except (DidNotStart, RequestFailed, httpx.HTTPError) as error:
+        sys.stderr.write(f"bench: {error}\n")
+        return 1
+    one = samples[SLOTS, 1]
+    levels = [summarize(samples[level]) for level in ((1, 1), *((SLOTS, clients) for clients in LEVELS))]
+    ratios = {clients: ratio(samples[SLOTS, clients], one) for clients in LEVELS}
+    cost = ratio(one, samples[1, 1])
+    text = table(levels, ratios, cost)
+    print(f"\n{text}\n\n{machine['cpu']}, {machine['cpus']} CPUs; {options.max_tokens} tokens an answer")
+    options.out.mkdir(parents=True, exist_ok=True)
+    path = options.out / f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%SZ}.json"
+    record = {
+        "machine": machine,
+        "settings": list(settings),
+        "max_tokens": options.max_tokens,
+        "levels": [asdict(level) for level in levels],
+        "ratio_to_one_client": ratios,
+        "side_slots_cost": cost,
+        "samples": [asdict(sample) for runs in samples.values() for sample in runs],
+    }
+    path.write_text(json.dumps(record, indent=1) + "\n")
+    path.with_suffix(".txt").write_text(text + "\n")
+    print(f"written to {path}")
+    return 0 if all(level.rate is not None for level in levels) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
