@@ -1,0 +1,63 @@
+"""A new plan is on trial until everything vital that it changes is ready; until then the last good plan is the way
+back. Pure.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from tandem.contract.messages import ReloadReport
+from tandem.contract.plan import Plan
+from tandem.director.state import VITAL, Facts, ProgramState, Record, State, programs_of
+
+
+def propose(state: State, plan: Plan, change: str, sentence: str, at: float) -> State:
+    """The documents say something new (unix time `at`). The good plan stays the way back."""
+    report = ReloadReport(at=at, outcome="in_progress", change=change, sentence=sentence)
+    return replace(state, plan=plan, report=report)
+
+
+def refuse(state: State, sentence: str, details: str, at: float) -> State:
+    """The documents are wrong or do not fit: nothing changes but the report."""
+    report = ReloadReport(at=at, outcome="refused", change="refused", sentence=sentence, details=details)
+    return replace(state, report=report)
+
+
+def judge(state: State, facts: Facts) -> State:
+    """Is the wanted plan good, still on trial, or a failure?"""
+    plan, good = state.plan, state.good
+    if state.stop or (good is not None and good.id == plan.id):
+        return state
+    changed = [
+        (program, state.programs.get(program.name, Record()))
+        for program in programs_of(plan)
+        if program.kind in VITAL and (good is None or _fingerprint(good, program.name) != program.fingerprint)
+    ]
+    ours = [(program, record) for program, record in changed if record.fingerprint == program.fingerprint]
+    if len(ours) == len(changed) and all(record.state is ProgramState.READY for _, record in ours):
+        return replace(state, good=plan, report=_settled(state.report, "applied"))
+    failed = [(program, record) for program, record in ours if record.state is ProgramState.BACKOFF]
+    if good is None or not failed:
+        return state
+    program, record = failed[0]
+    reason = record.sentence.partition(";")[0]
+    process = facts.processes.get(program.name)
+    report = _settled(
+        state.report,
+        "rolled_back",
+        f"{program.name} {reason} under the new plan; the last good plan is back",
+        process.last_words if process else "",
+    )
+    return replace(state, plan=good, report=report)
+
+
+def _settled(report: ReloadReport | None, outcome: str, sentence: str = "", details: str = "") -> ReloadReport | None:
+    """A report in progress gets its end; one that is about a later, refused edit stays."""
+    if report is None or report.outcome != "in_progress":
+        return report
+    return replace(report, outcome=outcome, sentence=sentence or report.sentence, details=details)
+
+
+def _fingerprint(plan: Plan, name: str) -> str | None:
+    program = plan.program(name)
+    return program.fingerprint if program else None
