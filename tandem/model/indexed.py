@@ -1,0 +1,126 @@
+"""Indexed attention: a row attends to the blocks of its past that a small index finds, not to all of it.
+
+Beside its KV row a token leaves an index key. Every `ratio` tokens in a line make a block; its key is the mean of
+theirs. A row scores the complete blocks of its path, takes the best within the budget, and attends to their tokens
+and to those after the last complete block. The cost of a decoded row stops growing once the budget is full.
+
+A block belongs to the row that completes it. Before the pass that is a place in the sequence; within a draft tree
+it is a row, and rows of other branches cannot see it. Among equal scores the earlier block is taken, so that a
+choice depends on nothing but the scores.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from tandem.model.tree import Tree
+
+ROWS_AT_ONCE: Final = 16
+"""Rows whose selected KV is gathered together: a prompt's chunk would take gigabytes at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexConfig:
+    heads: int
+    dim: int
+    budget: int  # tokens of complete blocks a row attends to, a multiple of `ratio`
+    ratio: int  # tokens a block
+
+    @property
+    def most_blocks(self) -> int:
+        return self.budget // self.ratio
+
+    @property
+    def most_rows(self) -> int:
+        """Most tokens a row attends to: the budget and an incomplete block."""
+        return self.budget + self.ratio - 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Selection:
+    """Which KV rows each row of a block attends to, in the order of their positions; padding stands last."""
+
+    rows: Tensor  # int64 [rows, width]
+    valid: Tensor  # bool [rows, width]
+
+
+class BlockIndex:
+    """The index of one layer over one sequence. `finish(means, positions)` turns block means into keys: norm, rope.
+
+    `keys` [window, dim] are kept a token, like KV rows. `blocks` [window / ratio, dim] follow from them.
+    """
+
+    def __init__(self, config: IndexConfig, keys: Tensor, blocks: Tensor) -> None:
+        self.config = config
+        self.keys = keys
+        self.blocks = blocks
+
+    def complete(self, finish: Callable[[Tensor, Tensor], Tensor], start: int, stop: int) -> None:
+        """Rows `start .. stop` of the sequence are final: make the keys of the blocks they complete."""
+        ratio = self.config.ratio
+        first, last = start // ratio, stop // ratio
+        if first < last:
+            means = self.keys[first * ratio : last * ratio].reshape(-1, ratio, self.config.dim).float().mean(dim=1)
+            positions = torch.arange(first, last, device=self.keys.device) * ratio
+            self.blocks[first:last] = finish(means.to(self.keys.dtype), positions)
+
+    def select(self, queries: Tensor, finish: Callable[[Tensor, Tensor], Tensor], start: int, tree: Tree) -> Selection:
+        """For rows whose keys stand at `start ..` in the shape of `tree`. `queries` [rows, heads, dim], roped."""
+        ratio, before = self.config.ratio, start // self.config.ratio
+        line = start - (ratio - 1) + tree.look_back(ratio - 1).flip(1)  # [rows, ratio]: the last tokens of each path
+        ends = (start + tree.depths + 1) % ratio  # [rows]: tokens after the last complete block
+        completing = (ends == 0).nonzero().flatten()
+
+        fresh = self.keys[line[completing]].float().mean(dim=1).to(self.keys.dtype)
+        fresh = finish(fresh, start + tree.depths[completing] - (ratio - 1))
+        candidates = torch.cat([self.blocks[:before], fresh])
+        tokens = torch.cat([torch.arange(before * ratio).reshape(before, ratio), line[completing]])
+        visible = torch.cat([torch.ones(tree.rows, before, dtype=torch.bool), tree.ancestors[:, completing]], dim=1)
+
+        chosen, taken = self._best(queries, candidates, visible)
+        tail = torch.arange(ratio) >= ratio - ends[:, None]
+        rows = torch.cat([tokens[chosen].flatten(1), line], dim=1)
+        valid = torch.cat([taken.repeat_interleave(ratio, dim=1), tail], dim=1)
+        return _packed(rows, valid, self.config.most_rows)
+
+    def _best(self, queries: Tensor, candidates: Tensor, visible: Tensor) -> tuple[Tensor, Tensor]:
+        """The best visible candidates of each row, in their order of position, and which of them are real."""
+        count = min(self.config.most_blocks, candidates.shape[0])
+        agreement = (queries.float() @ candidates.float().T).relu().sum(dim=1) / math.sqrt(self.config.dim)
+        scores = agreement.masked_fill(~visible, float("-inf"))
+        best = scores.sort(dim=1, descending=True, stable=True).indices[:, :count].sort(dim=1).values
+        return best, visible.gather(1, best)
+
+
+def _packed(rows: Tensor, valid: Tensor, most: int) -> Selection:
+    """Real places first, their order kept; width cut to what any row needs."""
+    order = (~valid).int().sort(dim=1, stable=True).indices[:, :most]
+    valid = valid.gather(1, order)
+    return Selection(rows.gather(1, order).where(valid, 0), valid)
+
+
+def attend_selected(queries: Tensor, keys: Tensor, values: Tensor, selection: Selection, scale: float) -> Tensor:
+    """Attention of each row over its own selection: [rows, heads, dim].
+
+    `queries` [rows, heads, dim]; `keys` and `values` [window, kv_heads, dim], of which only selected rows are read.
+    """
+    kv_heads = keys.shape[1]
+    outputs = []
+    for start in range(0, queries.shape[0], ROWS_AT_ONCE):
+        stop = start + ROWS_AT_ONCE
+        chosen = selection.rows[start:stop]
+        query = queries[start:stop].reshape(
+            chosen.shape[0], kv_heads, -1, keys.shape[2]
+        )  # [some, kv_heads, group, dim]
+        found = keys[chosen].permute(0, 2, 3, 1)  # [some, kv_heads, dim, width]
+        scores = (query @ found).float() * scale
+        scores = scores.masked_fill(~selection.valid[start:stop, None, None], float("-inf"))
+        weights = scores.softmax(dim=-1).to(values.dtype)
+        outputs.append((weights @ values[chosen].transpose(1, 2)).flatten(1, 2))
+    return torch.cat(outputs)
