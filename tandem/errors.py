@@ -51,13 +51,17 @@ class TandemError(Exception):
 
 
 class DocumentError(TandemError):
-    """One or more documents are wrong. Carries every problem the failing phase could see."""
+    """One or more documents are wrong. Carries every problem the failing phase could see.
+
+    `files` are the absolute paths of every document that was read or looked for: what to watch for the next edit.
+    """
 
     exit_status = ExitStatus.DOCUMENT_WRONG
 
-    def __init__(self, problems: tuple[Problem, ...]) -> None:
+    def __init__(self, problems: tuple[Problem, ...], files: tuple[str, ...] = ()) -> None:
         super().__init__(f"{len(problems)} problem{'s' if len(problems) != 1 else ''} in the documents")
         self.problems = problems
+        self.files = files
 
 
 class DoesNotFit(DocumentError):

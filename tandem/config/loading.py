@@ -1,0 +1,204 @@
+"""Reads every document an appliance names, in phases: syntax, shape, names. The fourth, fit, is the planner's.
+
+A document that fails a phase is left out of the next; everything the others show is still reported.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from tandem.config.documents import Appliance, Profile, Residency
+from tandem.config.names import check_names
+from tandem.config.settings import read_overrides
+from tandem.config.shape import closest, read_shape, words
+from tandem.config.source import Layers, Tree, read_tree
+from tandem.config.weights import Located, locate
+from tandem.errors import DocumentError, Place, Problem
+
+SHIPPED: Final = Path(__file__).resolve().parents[2]  # profiles/ and residency/ that come with us
+
+
+@dataclass(frozen=True, slots=True)
+class Documents:
+    """Everything the documents say, resolved between them; the planner adds the box."""
+
+    path: Path  # appliance.yaml, absolute
+    appliance: Appliance
+    profile_name: str
+    profile: Profile
+    residency_name: str
+    residency: Residency
+    weights: Located
+    state: Path
+    files: tuple[Path, ...]  # every document that was read
+    layers: Layers  # the appliance under its overrides: where a finding about it points
+
+    def place(self, *path: str) -> Place | None:
+        """Where the appliance (or a variable or flag over it) says `path`, or the section around it; else None."""
+        return self.layers.nearest(path)
+
+
+def load(appliance: Path, overrides: Sequence[str] = (), environment: Mapping[str, str] = os.environ) -> Documents:
+    """The documents of `appliance`, under `TANDEM_*` variables and `overrides` (`section.key=value`).
+
+    Raises `DocumentError` with every problem, sorted by place, and the files that were read or looked for.
+    """
+    reader = _Reader(appliance.absolute().parent)
+    documents = reader.read(appliance.absolute(), overrides, environment)
+    if reader.problems or documents is None:
+        raise DocumentError(tuple(reader.sorted()), tuple(str(file) for file in reader.files))
+    return documents
+
+
+@dataclass(slots=True)
+class _Reader:
+    base: Path  # the folder of appliance.yaml
+    problems: list[Problem] = field(default_factory=list)
+    files: list[Path] = field(default_factory=list)
+
+    def read(self, path: Path, flags: Sequence[str], environment: Mapping[str, str]) -> Documents | None:
+        tree = self._tree(path, None)
+        if tree is None:
+            return None
+        over, problems = read_overrides(flags, _without_keys(environment, tree))
+        self.problems += problems
+        layers = Layers((*over, tree))
+        appliance, problems = read_shape(layers, Appliance)
+        self.problems += problems
+
+        profile_name = _word(layers, "profile", Appliance)
+        residency_name = _word(layers, "residency", Appliance)
+        profile = self._profile(profile_name, layers.nearest(("profile",)))
+        residency = self._residency(residency_name, layers.nearest(("residency",)))
+        if appliance is None or profile is None or residency is None:
+            return None
+
+        self.problems += check_names(appliance, profile, residency, layers, self.base, environment)
+        state = (self.base / Path(appliance.state).expanduser()).absolute()
+        try:
+            weights = locate(profile.weights, self.base, state)
+        except ValueError as error:
+            self.problems.append(Problem("bad-text", f"{error}", layers.nearest(("profile",))))
+            return None
+        return Documents(
+            path, appliance, Path(profile_name).stem, profile, Path(residency_name).stem, residency,
+            weights, state, tuple(self.files), layers,
+        )  # fmt: skip
+
+    def _profile(self, name: str, place: Place | None) -> Profile | None:
+        """The profile and everything it extends, the one asked for strongest."""
+        trees: list[Tree] = []
+        seen: list[Path] = []
+        base = self.base
+        if Path(name).name.startswith("_"):
+            self._add("not-allowed", f"`{name}` is only there to be extended", place, help="name a profile that extends it")
+            return None
+        while True:
+            path = self._find("profiles", name, base, place)
+            if path is None:
+                return None
+            if path in seen:
+                chain = " -> ".join(step.stem for step in (*seen[seen.index(path) :], path))
+                self._add("cycle", "this profile extends itself", place, (chain,))
+                return None
+            seen.append(path)
+            tree = self._tree(path, place)
+            if tree is None:
+                return None
+            trees.append(tree)
+            extends = tree.plain().get("extends")
+            if not isinstance(extends, str):
+                break
+            name, base, place = extends, path.parent, tree.place(("extends",))
+        profile, problems = read_shape(Layers(tuple(trees)), Profile)
+        self.problems += problems
+        return profile
+
+    def _residency(self, name: str, place: Place | None) -> Residency | None:
+        path = self._find("residency", name, self.base, place)
+        tree = self._tree(path, place) if path is not None else None
+        if tree is None:
+            return None
+        residency, problems = read_shape(Layers((tree,)), Residency)
+        self.problems += problems
+        return residency
+
+    def _find(self, folder: str, name: str, base: Path, place: Place | None) -> Path | None:
+        """The document `name`: a path as it stands, else beside the appliance, else among those that come with us."""
+        if "/" in name or name.endswith((".yaml", ".yml")):
+            candidates = [(base / Path(name).expanduser()).absolute()]
+        else:
+            candidates = [root / folder / f"{name}.yaml" for root in dict.fromkeys((self.base, SHIPPED))]
+        for path in candidates:
+            if path.is_file():
+                return path
+        self.files.append(candidates[0])  # so that creating it is seen
+        known = sorted({file.stem for path in candidates for file in path.parent.glob("*.yaml")} - {""})
+        known = [stem for stem in known if not stem.startswith("_")]
+        near = closest(Path(name).stem, known)
+        self._add(
+            "not-found",
+            f"there is no document `{name}` in {folder}/",
+            place,
+            (f"there are {words(known)}" if known else f"looked for {candidates[0]}",),
+            f"did you mean `{near}`?" if near else None,
+        )
+        return None
+
+    def _tree(self, path: Path, place: Place | None) -> Tree | None:
+        self.files.append(path)
+        try:
+            text = path.read_text(encoding="utf-8-sig")
+        except FileNotFoundError:
+            self._add("not-found", f"there is no {_shown(path)}", place, help="`tandem` reads `appliance.yaml` in the current directory, or the path you name")
+            return None
+        except UnicodeDecodeError:
+            self._add("syntax", f"{_shown(path)} is not UTF-8 text", place)
+            return None
+        except OSError as error:
+            self._add("not-found", f"{_shown(path)} cannot be read: {error.strerror}", place)
+            return None
+        tree, problems = read_tree(text, _shown(path))
+        self.problems += problems
+        return None if any(problem.code == "syntax" for problem in problems) else tree
+
+    def _add(self, code: str, message: str, place: Place | None, notes: tuple[str, ...] = (), help: str | None = None) -> None:
+        self.problems.append(Problem(code, message, place, notes, help))
+
+    def sorted(self) -> list[Problem]:
+        """By file in the order they were read, then by place; what stands in no file comes first."""
+        order = {_shown(file): index for index, file in enumerate(self.files)}
+
+        def key(problem: Problem) -> tuple[int, int, int]:
+            place = problem.place
+            return (order.get(place.file, -1), place.line, place.column) if place else (-1, 0, 0)
+
+        return sorted(self.problems, key=key)
+
+
+def _word(layers: Layers, key: str, model: type[Appliance]) -> str:
+    """A name that is needed before the appliance's shape is known to be good."""
+    for tree in layers.trees:
+        value = tree.plain().get(key)
+        if value is not None:
+            return str(value) if isinstance(value, str) else str(model.model_fields[key].default)
+    return str(model.model_fields[key].default)
+
+
+def _without_keys(environment: Mapping[str, str], tree: Tree) -> Mapping[str, str]:
+    """The environment without the variable that carries the API keys: it overrides nothing and is never looked at."""
+    keys = tree.plain().get("keys")
+    name = keys.get("variable") if isinstance(keys, dict) else None
+    return {variable: value for variable, value in environment.items() if variable != name}
+
+
+def _shown(path: Path) -> str:
+    """As the user would write it: relative to where they are, when it lies below."""
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+
+

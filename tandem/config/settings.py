@@ -1,0 +1,106 @@
+"""What lies over the documents: `TANDEM_*` variables and `--set` flags, through pydantic-settings.
+
+A variable names a key in capitals, `__` stands for the dot: `TANDEM_SLOTS__COUNT=4`. A flag names it as it is:
+`--set slots.count=4`. Both are read exactly as the value would be in the document, and an error in one names it.
+Flags win over variables, variables over the document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from tandem.config.documents import Appliance, Section
+from tandem.config.source import Layers, Node, Span, Tree, overlay, read_value, without_secrets
+from tandem.errors import Place, Problem
+
+PREFIX: Final = "TANDEM_"
+OURS: Final = frozenset({"TANDEM_RUN"})  # set for our own processes; it overrides no document
+
+Model = TypeVar("Model", bound=Section)
+
+
+class _Tree(PydanticBaseSettingsSource):
+    """One layer as a settings source: what it says, nothing else."""
+
+    def __init__(self, settings: type[BaseSettings], tree: Tree) -> None:
+        super().__init__(settings)
+        self._values = tree.plain()
+
+    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
+        return self._values.get(field_name), field_name, False
+
+    def __call__(self) -> dict[str, Any]:
+        return self._values
+
+
+class _Layered(BaseSettings):
+    model_config = SettingsConfigDict(validate_default=False)
+
+    @classmethod
+    def settings_customise_sources(
+        cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource, *_: Any, **__: Any
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        layers: Layers = init_settings()["layers"]
+        return tuple(_Tree(settings_cls, tree) for tree in layers.trees)
+
+
+_LAYERED: dict[type[Section], Any] = {}
+
+
+def validate(layers: Layers, model: type[Model]) -> Model:
+    """The layers, merged key by key with the first one strongest, as `model`. Raises pydantic's `ValidationError`."""
+    if model not in _LAYERED:
+        _LAYERED[model] = type(model.__name__, (_Layered, model), {"__module__": __name__})
+    document: Model = _LAYERED[model](layers=layers)
+    return document
+
+
+def read_overrides(flags: Sequence[str], environment: Mapping[str, str]) -> tuple[tuple[Tree, ...], list[Problem]]:
+    """Flags and variables as trees, the strongest first, and what is wrong with their names or their syntax.
+
+    A variable that carries the keys themselves (`keys.variable` names it) must not begin with `TANDEM_`: here
+    it would be read as an override.
+    """
+    trees: list[Tree] = []
+    problems: list[Problem] = []
+    for flag in reversed(flags):
+        name, equals, value = flag.partition("=")
+        steps = name.strip().split(".")
+        if not equals or not all(steps):
+            place = Place("--set", 0, 1, max(len(flag), 1), "", without_secrets(flag))
+            problems.append(Problem("syntax", "a flag is `--set section.key=value`", place))
+            continue
+        _add(trees, problems, f"--set {name.strip()}", flag, len(name), steps, value)
+    for name in sorted(environment):
+        if name.startswith(PREFIX) and name not in OURS:
+            steps = name.removeprefix(PREFIX).lower().split("__")
+            _add(trees, problems, name, f"{name}={environment[name]}", len(name), steps, environment[name])
+    return tuple(trees), problems
+
+
+def _add(
+    trees: list[Tree], problems: list[Problem], file: str, line: str, name_length: int, steps: Sequence[str], text: str
+) -> None:
+    key = Span(0, 1, name_length)
+    if steps[0] not in Appliance.model_fields:
+        # The value stays unseen: nobody said that this is ours, and it may be a secret.
+        line = f"{line[:name_length]}=\u2026"
+        text = ""
+    line = line.split("\n", 1)[0]
+    value, found = read_value(text, name_length + 2, line, file)
+    problems += found
+    if not found:
+        trees.append(Tree(file, (line,), overlay(steps, value, key)))
+
+
+def as_variables(flags: Sequence[str]) -> dict[str, str]:
+    """`--set` flags as the variables that say the same, so that a process started later can be told."""
+    pairs = (flag.partition("=")[::2] for flag in flags)
+    return {PREFIX + name.strip().replace(".", "__").upper(): value for name, value in pairs}
+
+
+__all__ = ["OURS", "PREFIX", "Node", "as_variables", "read_overrides", "validate"]

@@ -1,0 +1,231 @@
+"""The shape phase: a tree against a model, every finding in words and with its place.
+
+pydantic finds, this module says. It knows the models only as sections with fields, never a key by name.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import NoneType
+from typing import Annotated, Any, Final, TypeVar, get_args, get_origin
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from tandem.config.documents import Section
+from tandem.config.settings import validate
+from tandem.config.source import Layers, Path, dotted
+from tandem.errors import Place, Problem
+
+Model = TypeVar("Model", bound=Section)
+
+_KINDS: Final = {
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "bool_type": "`on` or `off`",
+    "string_type": "text",
+    "tuple_type": "a list",
+    "dict_type": "a section with `key: value` lines",
+    "model_type": "a section with `key: value` lines",
+    "model_attributes_type": "a section with `key: value` lines",
+    "finite_number": "a finite number",
+    "int_parsing_size": "a smaller number",
+}
+
+
+def read_shape(layers: Layers, model: type[Model]) -> tuple[Model | None, list[Problem]]:
+    """The document as `model`, or None and everything about its shape that is wrong."""
+    try:
+        return validate(layers, model), []
+    except ValidationError as error:
+        return None, _problems(error, layers, model)
+
+
+def closest(word: str, known: Iterable[str]) -> str | None:
+    """The known word a person most likely meant, or None when nothing is near."""
+    matches = difflib.get_close_matches(word.lower().replace("-", "_"), list(known), n=1, cutoff=0.6)
+    return matches[0] if matches else None
+
+
+def words(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+@dataclass(frozen=True, slots=True)
+class _Missing:
+    section: Path
+    key: str
+
+
+def _problems(error: ValidationError, layers: Layers, model: type[Section]) -> list[Problem]:
+    details = error.errors(include_url=False)
+    missing = [_Missing(_path(found["loc"][:-1], layers), str(found["loc"][-1])) for found in details if found["type"] == "missing"]
+    problems: list[Problem] = []
+    paired: set[_Missing] = set()
+    for found in details:
+        if found["type"] == "extra_forbidden":
+            path = _path(found["loc"], layers)
+            wanted = {lack.key: lack for lack in missing if lack.section == path[:-1]}
+            meant = closest(str(path[-1]), wanted)
+            if meant is not None:
+                paired.add(wanted[meant])
+            problems.append(_unknown_key(path, layers, model, meant))
+        elif found["type"] != "missing":
+            problems.append(_bad_value(found, layers))
+    problems += [_missing_key(lack, layers, model) for lack in missing if lack not in paired]
+    return problems
+
+
+def _path(loc: tuple[int | str, ...], layers: Layers) -> Path:
+    """pydantic's `loc` without what stands in no document: union tags and validator names."""
+    path: Path = ()
+    for step in loc:
+        if layers.place((*path, step)) is not None:
+            path = (*path, step)
+    return path
+
+
+def _unknown_key(path: Path, layers: Layers, model: type[Section], meant: str | None) -> Problem:
+    name = str(path[-1])
+    section = section_at(model, path[:-1])
+    known = list(section.model_fields) if section else []
+    notes = (f"{'this section' if path[:-1] else 'this document'} knows {words(known)}",)
+    renamed = section.renamed.get(name.lower()) if section else None
+    if renamed is not None:
+        return Problem("unknown-key", f"unknown key `{name}`", _key(path, layers), notes, f"write {renamed}")
+    near = meant or closest(name, known)
+    if near is not None:
+        required = "; it is required here" if near == meant else ""
+        return Problem(
+            "unknown-key", f"unknown key `{name}`", _key(path, layers), notes, f"did you mean `{near}`?{required}"
+        )
+    elsewhere = [dotted(home) for home in _homes(model, name)]
+    help = f"`{name}` belongs at {words(elsewhere)}" if elsewhere else None
+    return Problem("unknown-key", f"unknown key `{name}`", _key(path, layers), notes, help)
+
+
+def _missing_key(lack: _Missing, layers: Layers, model: type[Section]) -> Problem:
+    section = section_at(model, lack.section)
+    field = section.model_fields.get(lack.key) if section else None
+    notes = (f"`{lack.key}`: {field.description}",) if field and field.description else ()
+    where = f"`{dotted(lack.section)}`" if lack.section else "this document"
+    return Problem(
+        "missing-key",
+        f"{where} needs the key `{lack.key}`",
+        _key(lack.section, layers) if lack.section else _start(layers),
+        notes,
+        f"add `{lack.key}:`",
+    )
+
+
+def _bad_value(found: ErrorDetails, layers: Layers) -> Problem:
+    path = _path(found["loc"], layers)
+    place = layers.nearest(path) or _start(layers)
+    context: Mapping[str, Any] = found.get("ctx", {})
+    value = found["input"]
+    match found["type"]:
+        case "literal_error" | "enum":
+            allowed = [word.strip().strip("'") for word in str(context["expected"]).replace(" or ", ", ").split(",")]
+            near = closest(str(value), allowed)
+            return Problem(
+                "not-allowed",
+                f"{_shown(value, place)} is not one of the words allowed here",
+                place,
+                (f"allowed: {words(allowed)}",),
+                f"did you mean `{near}`?" if near else None,
+            )
+        case "greater_than_equal" | "less_than_equal" | "greater_than" | "less_than" as kind:
+            bound = context[{"greater_than_equal": "ge", "less_than_equal": "le", "greater_than": "gt", "less_than": "lt"}[kind]]
+            relation = {"greater_than_equal": "at least", "less_than_equal": "at most", "greater_than": "above", "less_than": "below"}[kind]
+            return Problem("out-of-range", f"{_shown(value, place)} is out of range: it must be {relation} {bound:,}", place)
+        case "string_too_short" | "string_too_long":
+            return Problem("out-of-range", "this text is empty" if value == "" else "this text is too long", place)
+        case "string_pattern_mismatch":
+            return Problem("bad-text", f"{_shown(value, place)} does not have the form this key takes", place, (f"the form: {context['pattern']}",))
+        case kind if kind in _KINDS:
+            help = "a list is written `[a, b]`, or one `- item` a line" if kind == "tuple_type" else None
+            return Problem("wrong-type", f"expected {_KINDS[kind]}, not {_kind_of(value, place)}", place, (), help)
+        case kind:
+            return Problem(kind.replace("_", "-"), str(found["msg"]), place)
+
+
+def _key(path: Path, layers: Layers) -> Place | None:
+    return layers.place(path, on_key=True) or layers.nearest(path)
+
+
+def _start(layers: Layers) -> Place:
+    tree = layers.trees[0]
+    return tree.place_of(tree.root.span)
+
+
+def _shown(value: object, place: Place | None) -> str:
+    """The user's value in a sentence; never one that the line itself does not show."""
+    hidden = place is not None and "\u2022" in place.source
+    return "this value" if hidden or isinstance(value, (Mapping, tuple)) else f"`{_short(value)}`"
+
+
+def _short(value: object) -> str:
+    text = {True: "on", False: "off", None: "nothing"}.get(value, str(value)) if isinstance(value, (bool, NoneType)) else str(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _kind_of(value: object, place: Place | None) -> str:
+    match value:
+        case None:
+            return "nothing"
+        case bool():
+            return f"the switch `{_short(value)}`"
+        case int() | float():
+            return f"the number {_shown(value, place)}"
+        case str():
+            return f"the text {_shown(value, place)}"
+        case Mapping():
+            return "a section"
+        case _:
+            return "a list"
+
+
+def section_at(model: type[Section], path: Path) -> type[Section] | None:
+    """The section class that describes `path`, through optional sections, lists and named mappings."""
+    section: type[Section] | None = model
+    named: Any = None
+    for step in path:
+        if named is not None:
+            section, named = _section_in(named), None
+            continue
+        field = section.model_fields.get(str(step)) if section else None
+        if field is None:
+            return None
+        inner = _without_none(field.annotation)
+        if get_origin(inner) in (dict, tuple):
+            section, named = None, get_args(inner)[-1 if get_origin(inner) is dict else 0]
+        else:
+            section = _section_in(inner)
+    return section
+
+
+def _without_none(annotation: Any) -> Any:
+    if get_origin(annotation) is Annotated:
+        return _without_none(get_args(annotation)[0])
+    options = [option for option in get_args(annotation) if option is not NoneType]
+    return _without_none(options[0]) if NoneType in get_args(annotation) and options else annotation
+
+
+def _section_in(annotation: Any) -> type[Section] | None:
+    inner = _without_none(annotation)
+    return inner if isinstance(inner, type) and issubclass(inner, Section) else None
+
+
+def _homes(model: type[Section], name: str, above: Path = ()) -> list[Path]:
+    """Every place in the schema where a key of this name would be right."""
+    homes: list[Path] = []
+    for key, field in model.model_fields.items():
+        inner = _section_in(field.annotation)
+        if key == name and above:
+            homes.append((*above, key))
+        elif inner is not None:
+            homes += _homes(inner, name, (*above, key))
+    return homes

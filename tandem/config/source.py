@@ -1,0 +1,327 @@
+"""Text to a tree that remembers where everything stands. The only door to YAML.
+
+Knows syntax: keys, values, their places, duplicate keys, aliases. Knows no key by name and no meaning.
+
+Scalars are read the way people mean them: `on`/`off`/`yes`/`no` are booleans, numbers are decimal, and what YAML 1.1
+would make of `60:30`, `0o17` or `2026-10-06` stays text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import yaml
+
+from tandem.errors import Place, Problem
+
+Step = str | int
+Path = tuple[Step, ...]
+Scalar = str | int | float | bool | None
+
+MAX_NODES: Final = 20_000  # aliases can name one list a billion times; no honest document comes near this
+MAX_TEXT: Final = 1 << 20
+_MAX_DEPTH: Final = 60
+
+_INT: Final = re.compile(r"[-+]?\d[\d_]{0,29}")
+_FLOAT: Final = re.compile(r"[-+]?(\d[\d_]*)?\.\d*([eE][-+]?\d+)?")
+_LINE_BREAK: Final = re.compile("\r\n|[\r\n\x85\u2028\u2029]")  # YAML's line breaks, which are not Python's
+_SECRET_NAME: Final = re.compile(r"(^|[_\-.])(api_?keys?|keys?|tokens?|secrets?|passwords?|bearer|credentials?)$", re.I)
+_NOT_SECRET: Final = frozenset({"indexer_key", "max_tokens", "default_max_tokens"})
+_SECRET_VALUE: Final = re.compile(r"(\b(?:sk|pk|hf|ghp|gho|xox[bp]|glpat)[-_]|\bbearer\s+)[\w\-.~+/=]{6,}", re.I)
+_LINE_KEY: Final = re.compile(r"^(\s*(?:-\s+)?[\"']?(?P<key>[^\s\"':{}\[\],]+)[\"']?\s*[:=]\s*)(?P<value>\S.*)$")
+_INLINE_KEY: Final = re.compile(r"([\"']?(?P<key>[A-Za-z_][\w\-.]*)[\"']?\s*:\s*)(?P<value>[^,}\]]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Characters on one line, 1-based. `line` 0: not in a file, but in a variable or a flag."""
+
+    line: int
+    column: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A scalar, a list or a mapping, with the span that a caret should underline."""
+
+    value: Scalar | tuple[Node, ...] | Mapping[str, Entry]
+    span: Span
+
+    def plain(self) -> object:
+        """Ordinary values; lists become tuples, because documents are immutable."""
+        if isinstance(self.value, Mapping):
+            return {key: entry.node.plain() for key, entry in self.value.items()}
+        if isinstance(self.value, tuple):
+            return tuple(node.plain() for node in self.value)
+        return self.value
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    key: Span
+    node: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """One document (or one variable, or one flag): its name for people, its lines and its root mapping."""
+
+    file: str
+    lines: tuple[str, ...]
+    root: Node
+
+    def plain(self) -> dict[str, object]:
+        plain = self.root.plain()
+        assert isinstance(plain, dict)
+        return plain
+
+    def entry(self, path: Path) -> Entry | None:
+        """The key and node at `path`; a list item has no key of its own and answers with its own span."""
+        entry: Entry | None = Entry(self.root.span, self.root)
+        for step in path:
+            if entry is None:
+                return None
+            entry = _child(entry.node, step)
+        return entry
+
+    def place(self, path: Path, *, on_key: bool = False) -> Place | None:
+        """Where `path` stands, or None when this document does not say anything there."""
+        entry = self.entry(path)
+        if entry is None:
+            return None
+        collection = isinstance(entry.node.value, (Mapping, tuple)) and entry.key.line != 0
+        return self.place_of(entry.key if on_key or collection else entry.node.span, path)
+
+    def place_of(self, span: Span, path: Path = ()) -> Place:
+        line = self.lines[max(span.line, 1) - 1] if max(span.line, 1) <= len(self.lines) else ""
+        return Place(self.file, span.line, span.column, max(span.length, 1), dotted(path), without_secrets(line))
+
+
+def _child(node: Node, step: Step) -> Entry | None:
+    if isinstance(node.value, Mapping) and isinstance(step, str):
+        return node.value.get(step)
+    if isinstance(node.value, tuple) and isinstance(step, int) and step < len(node.value):
+        return Entry(node.value[step].span, node.value[step])
+    return None
+
+
+def dotted(path: Path) -> str:
+    """`slots.side_window`, `facts[2].value`."""
+    text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
+    return text.removeprefix(".")
+
+
+def without_secrets(line: str) -> str:
+    """The user's line as it may be shown: values of keys that name a secret, and values that look like one, go.
+
+    Carets keep their columns: every hidden character is replaced, none is removed.
+    """
+
+    def hide(text: str) -> str:
+        return "\u2022" * len(text)
+
+    def by_name(match: re.Match[str]) -> str:
+        name = match["key"].lower().replace("__", ".")
+        if not _SECRET_NAME.search(name) or name in _NOT_SECRET or match["value"].startswith(("{", "[")):
+            return match[0]
+        return match[1] + hide(match["value"])
+
+    line = _LINE_KEY.sub(by_name, line)
+    line = _INLINE_KEY.sub(by_name, line)
+    return _SECRET_VALUE.sub(lambda match: hide(match[0]), line)
+
+
+def read_tree(text: str, file: str) -> tuple[Tree, list[Problem]]:
+    """The tree of a document and everything wrong with its syntax.
+
+    With a syntax error the tree is empty: YAML gives no second chance. Duplicate keys are reported all at once,
+    and the first of them stays. An empty document is an empty mapping.
+    """
+    reader = _Reader(file, tuple(_LINE_BREAK.split(text)))
+    root = reader.read(text)
+    return Tree(file, reader.lines, root), reader.problems
+
+
+def read_value(text: str, column: int, line: str, file: str) -> tuple[Node, list[Problem]]:
+    """The value of a variable or flag, read as it would be in a document; `line` is shown, `column` is where it starts."""
+    reader = _Reader(file, (line,), column)
+    node = reader.compose(text)
+    return node or Node(None, Span(0, column, len(text))), reader.problems
+
+
+_EMPTY: Final = Node({}, Span(1, 1, 1))
+
+
+@dataclass(slots=True)
+class _Reader:
+    file: str
+    lines: tuple[str, ...]
+    column: int = 0  # of an inline value: 0 for a document
+    problems: list[Problem] = field(default_factory=list)
+    _nodes: int = 0
+
+    def read(self, text: str) -> Node:
+        if len(text) > MAX_TEXT:
+            self._problem("syntax", "this document is larger than 1 MiB", Span(1, 1, 1))
+            return _EMPTY
+        node = self.compose(text)
+        if node is None or node.value is None:
+            return _EMPTY
+        if not isinstance(node.value, Mapping):
+            self._problem("wrong-type", "a document is made of `key: value` lines", node.span)
+            return _EMPTY
+        return node
+
+    def compose(self, text: str) -> Node | None:
+        try:
+            node = yaml.compose(text, Loader=yaml.SafeLoader)
+            return None if node is None else self._node(node, ())
+        except yaml.MarkedYAMLError as error:
+            mark = error.problem_mark or error.context_mark
+            span = self._span(mark, mark) if mark else Span(1, 1, 1)
+            message, help = _explain(error.problem or error.context or "this is not YAML")
+            self._problem("syntax", message, span, help)
+        except yaml.reader.ReaderError as error:
+            before = text[: error.position]
+            span = Span(before.count("\n") + 1, error.position - (before.rfind("\n") + 1) + 1, 1)
+            self._problem("syntax", f"character U+{ord(str(error.character)):04X} cannot stand in YAML", span)
+        except RecursionError:
+            self._problem("syntax", "this document is nested too deeply", Span(1, 1, 1))
+        except _TooLarge:
+            self._problem("syntax", "aliases make this document too large", Span(1, 1, 1))
+        return None
+
+    def _node(self, node: yaml.Node, above: tuple[int, ...]) -> Node:
+        self._nodes += 1
+        if self._nodes > MAX_NODES:
+            raise _TooLarge
+        if id(node) in above or len(above) > _MAX_DEPTH:
+            raise RecursionError
+        above = (*above, id(node))
+        span = self._span(node.start_mark, node.end_mark)
+        if not str(node.tag).startswith("tag:yaml.org,2002:"):
+            self._problem("syntax", f"the tag `{node.tag}` has no meaning here", span, "leave it out")
+            return Node(None, span)
+        if isinstance(node, yaml.ScalarNode):
+            return Node(_scalar(node.tag.removeprefix("tag:yaml.org,2002:"), node.value), span)
+        if isinstance(node, yaml.SequenceNode):
+            return Node(tuple(self._node(child, above) for child in node.value), span)
+        assert isinstance(node, yaml.MappingNode)
+        return Node(self._entries(node, above), span)
+
+    def _entries(self, node: yaml.MappingNode, above: tuple[int, ...]) -> dict[str, Entry]:
+        entries: dict[str, Entry] = {}
+        merged: dict[str, Entry] = {}
+        for key_node, value_node in node.value:
+            key_span = self._span(key_node.start_mark, key_node.end_mark)
+            if not isinstance(key_node, yaml.ScalarNode):
+                self._problem("syntax", "a key is a word, not a list or a mapping", key_span)
+                continue
+            key = str(key_node.value)  # never through the resolver: `on:` is the key `on`, not True
+            value = self._node(value_node, above)
+            if key == "<<" and key_node.style is None:
+                for part in value.value if isinstance(value.value, tuple) else (value,):
+                    if isinstance(part.value, Mapping):
+                        merged = {**part.value, **merged}
+                    else:
+                        self._problem("syntax", "`<<` takes a mapping, or a list of mappings", key_span)
+            elif key in entries:
+                first = entries[key].key.line
+                self._problem(
+                    "duplicate-key",
+                    f"`{key}` is set twice",
+                    key_span,
+                    "keep one of them",
+                    (f"the first is on line {first}",) if first else (),
+                )
+            else:
+                entries[key] = Entry(key_span, value)
+        return {**merged, **entries}
+
+    def _span(self, start: yaml.Mark, end: yaml.Mark) -> Span:
+        if self.column:
+            length = end.column - start.column if end.line == start.line else 1
+            return Span(0, self.column + start.column, max(length, 1))
+        line = self.lines[start.line] if start.line < len(self.lines) else ""
+        stop = end.column if end.line == start.line else len(line.rstrip())
+        return Span(start.line + 1, start.column + 1, max(stop - start.column, 1))
+
+    def _problem(
+        self, code: str, message: str, span: Span, help: str | None = None, notes: tuple[str, ...] = ()
+    ) -> None:
+        place = Tree(self.file, self.lines, _EMPTY).place_of(span)
+        self.problems.append(Problem(code, message, place, notes, help))
+
+
+class _TooLarge(Exception):
+    pass
+
+
+def _scalar(kind: str, text: str) -> Scalar:
+    match kind:
+        case "null":
+            return None
+        case "bool":
+            return text.lower() in {"true", "yes", "on"}
+        case "int" if _INT.fullmatch(text):
+            return int(text.replace("_", ""))
+        case "float" if _FLOAT.fullmatch(text) and any(character.isdigit() for character in text):
+            return float(text.replace("_", ""))
+        case _:
+            return text
+
+
+def _explain(problem: str) -> tuple[str, str | None]:
+    """The parser's finding in words for someone who has never read the YAML specification."""
+    if "'\\t'" in problem:
+        return "a tab cannot indent YAML", "use spaces"
+    if problem.startswith("mapping values are not allowed"):
+        return "a `:` where none can stand", "quote a value that contains `: `, and check the indentation"
+    if problem.startswith("could not find expected ':'"):
+        return "this line is not `key: value`", "write a colon and a space after the key"
+    if problem.startswith("expected <block end>"):
+        return "this line fits no section above it", "check its indentation"
+    if problem.startswith("expected a single document"):
+        return "one file is one document", "remove the `---` and what follows it"
+    if problem.startswith("found undefined alias"):
+        return "this alias names no anchor above it", "quote a value that begins with `*`"
+    if problem.startswith("found unexpected end of stream"):
+        return "the document ends inside a quoted text or a bracket", "close it"
+    return problem, None
+
+
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """Several trees seen as one, the strongest first: flags over variables over a document; a profile over its base."""
+
+    trees: tuple[Tree, ...]
+
+    def place(self, path: Path, *, on_key: bool = False) -> Place | None:
+        for tree in self.trees:
+            if (place := tree.place(path, on_key=on_key)) is not None:
+                return place
+        return None
+
+    def nearest(self, path: Path) -> Place | None:
+        """The place of `path`, or of the closest section around it that is written down; never the whole document."""
+        for end in range(len(path), 0, -1):
+            if (place := self.place(path[:end], on_key=end < len(path))) is not None:
+                return replace(place, path=dotted(path))
+        return None
+
+    def keys(self, path: Path) -> Iterator[str]:
+        for tree in self.trees:
+            entry = tree.entry(path)
+            if entry is not None and isinstance(entry.node.value, Mapping):
+                yield from entry.node.value
+
+
+def overlay(steps: Sequence[str], node: Node, key: Span) -> Node:
+    """`node` under the sections `steps`, as a variable or flag says it: the whole name stands for every key on the way."""
+    for step in reversed(steps):
+        node = Node({step: Entry(key, node)}, key)
+    return node

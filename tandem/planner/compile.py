@@ -1,0 +1,224 @@
+"""Documents and a box become the plan. `compile_plan` is the whole path, in order."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from tandem.config import Documents
+from tandem.contract.plan import (
+    Box,
+    EnginePlan,
+    Floors,
+    GatewayPlan,
+    Hysteresis,
+    KeySource,
+    Limits,
+    Live,
+    MemoryItem,
+    Paths,
+    Placement,
+    Plan,
+    Program,
+    RolePlan,
+)
+from tandem.planner.checks import check_fit
+from tandem.planner.roles import place_roles, plan_roles
+from tandem.planner.serving import Serving, chosen, resolve, sampling
+from tandem.planner.waterfall import EngineMemory
+from tandem.contract.plan import Basis
+
+_SOCKET_PATH: Final = 107  # bytes the kernel takes for a unix socket's name
+_LONGEST_SOCKET: Final = len("/supervisord.sock.4194304")  # supervisord binds under a name with its pid, then links
+_LOAD_RATE: Final = 100 << 20  # bytes a second a cold, slow disk still reads
+
+
+def compile_plan(
+    documents: Documents,
+    box: Box,
+    *,
+    python: str = sys.executable,
+    uid: int = os.getuid(),
+    held: int = 0,
+) -> Plan:
+    """The plan of `documents` on `box`.
+
+    `held` are the bytes our own running processes hold on that box now: they would be given back for the new plan,
+    so they count as available. Raises `DoesNotFit` with the arithmetic.
+    """
+    serving = resolve(documents, box)
+    live = plan_live(documents)
+    memory = check_fit(documents, box, serving, live.floors.floor, held)
+    roles = plan_roles(documents, serving)
+    placements = place_roles(roles, box.memory_available + held, memory, live.floors)
+    paths = plan_paths(documents.state, uid)
+    engine = plan_engine(documents, serving, memory)
+    gateway = plan_gateway(documents, serving, paths)
+    plan = Plan(
+        id="",
+        appliance=str(documents.path),
+        documents=tuple(str(file) for file in documents.files),
+        paths=paths,
+        box=box,
+        live=live,
+        engine=engine,
+        gateway=gateway,
+        roles=roles,
+        programs=plan_programs(python, str(documents.path), paths, engine, gateway, live.limits),
+        memory=waterfall(box, held, memory, roles, placements, live.floors),
+        placements=placements,
+        warnings=tuple(plan_warnings(documents, gateway, roles)),
+    )
+    return msgspec.structs.replace(plan, id=plan_id(plan))
+
+
+def plan_live(documents: Documents) -> Live:
+    appliance, residency = documents.appliance, documents.residency
+    limits, keys, deciders = appliance.limits, appliance.keys, appliance.roles.deciders
+    file = None if keys.file is None else str((documents.path.parent / Path(keys.file).expanduser()).absolute())
+    return Live(
+        limits=Limits(**{name: getattr(limits, name) for name in Limits.__struct_fields__}),
+        floors=Floors(
+            floor=chosen(appliance.memory.floor, residency.floor),
+            hard_floor=chosen(appliance.memory.hard_floor, residency.hard_floor),
+            margin=residency.margin,
+        ),
+        hysteresis=Hysteresis(
+            reload_margin=residency.reload.margin,
+            reload_after=residency.reload.after,
+            thrash=residency.reload.thrash,
+            max_hold=residency.reload.max_hold,
+            unload_deciders=deciders is not None and deciders.may_unload,
+        ),
+        keys=KeySource(file=file, variable=keys.variable),
+        sampling=sampling(appliance.sampling, documents.profile.sampling),
+        conductor=appliance.conductor.enabled,
+        ledger_days=max(1, round(appliance.ledger.retention / 86400)),
+    )
+
+
+def plan_paths(state: Path, uid: int) -> Paths:
+    """Where things lie. Sockets have short names by the kernel's rule: a deep `state` gets its run directory in /tmp."""
+    run = state / "run"
+    if len(os.fsencode(run)) + _LONGEST_SOCKET > _SOCKET_PATH:
+        run = Path(f"/tmp/tandem-{uid}-{hashlib.sha256(os.fsencode(state)).hexdigest()[:10]}")
+    return Paths(state=str(state), run=str(run), logs=str(state / "logs"))
+
+
+def plan_engine(documents: Documents, serving: Serving, memory: EngineMemory) -> EnginePlan:
+    profile = documents.profile
+    return EnginePlan(
+        backend=documents.appliance.engine.backend,
+        family=profile.family,
+        weights=str(documents.weights.path),
+        weights_sha256=profile.weights.sha256,
+        compute=serving.compute,
+        device=serving.device,
+        threads=serving.threads,
+        chunk=serving.chunk,
+        slots=serving.slots,
+        bytes_a_token=serving.bytes_a_token,
+        workspace=profile.workspace.size,
+        kv_pool=serving.kv_pool,
+        kv_margin_rows=serving.margin_rows,
+        graphs=serving.graphs,
+        declared_peak=memory.peak,
+    )
+
+
+def plan_gateway(documents: Documents, serving: Serving, paths: Paths) -> GatewayPlan:
+    listen, profile = documents.appliance.listen, documents.profile
+    return GatewayPlan(
+        host=listen.host,
+        port=listen.port,
+        model=profile.model,
+        aliases=profile.aliases,
+        weights=str(documents.weights.path),
+        window=serving.window,
+        side_window=serving.side_window if serving.count > 1 else serving.window,
+        ledger=str(Path(paths.state, "ledger.sqlite")),
+        cors_origins=listen.cors_origins,
+        allowed_hosts=listen.allowed_hosts,
+    )
+
+
+def plan_programs(
+    python: str, appliance: str, paths: Paths, engine: EnginePlan, gateway: GatewayPlan, limits: Limits
+) -> tuple[Program, ...]:
+    """The processes in start order: the director starts the others, and the gateway answers while the engine loads."""
+
+    def program(kind: str, reads: object, start: float, stop: float, environment: dict[str, str]) -> Program:
+        command = (python, "-m", "tandem", kind, "--run", paths.run)
+        variables = (("PYTHONUNBUFFERED", "1"), *environment.items())
+        return Program(
+            name=kind,
+            kind=kind,
+            command=command,
+            environment=variables,
+            socket=None if kind == "director" else f"{paths.run}/{kind}.sock",
+            start_timeout=start,
+            stop_timeout=stop,
+            fingerprint=short_hash((command, variables, paths, reads)),
+        )
+
+    loading = 60 + engine.declared_peak / _LOAD_RATE
+    threads = str(engine.threads)  # before torch is imported: its thread pools are sized once
+    return (
+        program("director", appliance, 30, limits.drain_timeout + 30, {}),
+        program("gateway", gateway, 30, limits.drain_timeout + 5, {"TOKENIZERS_PARALLELISM": "false"}),
+        program("engine", engine, loading, limits.drain_timeout + 10, {"OMP_NUM_THREADS": threads}),
+    )
+
+
+def waterfall(
+    box: Box,
+    held: int,
+    memory: EngineMemory,
+    roles: tuple[RolePlan, ...],
+    placements: tuple[Placement, ...],
+    floors: Floors,
+) -> tuple[MemoryItem, ...]:
+    """From the box's total down: what each part takes. What is left after the last line is nobody's yet."""
+    elsewhere = box.memory_total - box.memory_available - held
+    basis = Basis.CONFIGURED if box.declared else Basis.MEASURED
+    admitted = {placement.role for placement in placements if placement.admitted}
+    return (
+        MemoryItem("kernel and other programs", elsewhere, basis, "total less MemAvailable"),
+        *memory.items,
+        *(MemoryItem(role.name, role.claim, role.basis, "claim") for role in roles if role.name in admitted),
+        MemoryItem("floor", floors.floor, Basis.CONFIGURED, "MemAvailable is never planned below it"),
+    )
+
+
+def plan_warnings(documents: Documents, gateway: GatewayPlan, roles: tuple[RolePlan, ...]) -> list[str]:
+    warnings = []
+    if documents.profile.family != "llama":
+        warnings.append(
+            f"this version's engine has no code for the `{documents.profile.family}` family yet: it can plan this profile, not serve it"
+        )
+    elif not documents.weights.present:
+        fetch = ": run `tandem pull`" if documents.weights.fetchable else f": put them at {documents.weights.path}"
+        warnings.append(f"the weights are not here yet{fetch}")
+    if roles:
+        names = ", ".join(role.name for role in roles)
+        warnings.append(f"planned, but not started by this version: {names}")
+    keys = documents.appliance.keys
+    if keys.file is None and keys.variable is None and gateway.host not in ("127.0.0.1", "localhost", "::1"):
+        warnings.append(f"the API answers on {gateway.host} without keys: anyone who reaches that port can use it")
+    return warnings
+
+
+def plan_id(plan: Plan) -> str:
+    """The same documents on the same kind of box make the same id: what the memory happens to be now is left out."""
+    return short_hash(
+        (plan.appliance, plan.paths, plan.live, plan.engine, plan.gateway, plan.roles, plan.programs)
+    )
+
+
+def short_hash(value: object) -> str:
+    return hashlib.sha256(msgspec.json.encode(value)).hexdigest()[:12]

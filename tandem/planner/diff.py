@@ -1,0 +1,133 @@
+"""What an edit would do: two plans, their differences in words, and which processes would not live through it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+import msgspec
+
+from tandem.contract.plan import EnginePlan, Plan, RolePlan
+from tandem.units import format_bytes, format_duration
+
+
+class ChangeClass(StrEnum):
+    """How deep an edit cuts; the worst difference decides."""
+
+    NONE = "none"
+    LIVE = "live"  # running processes take the new values
+    ROLE = "role"  # the named roles restart, through residency
+    ENGINE = "engine"  # the named processes drain and restart; the old plan comes back when they do not get healthy
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    kind: ChangeClass
+    sentences: tuple[str, ...]  # what differs and what happens, one a line
+    restarts: tuple[str, ...]  # programs of the new plan that must start anew, in start order
+    stops: tuple[str, ...] = ()  # programs the new plan no longer has
+    roles: tuple[str, ...] = ()  # roles that come, go or restart
+    moves: bool = False  # the appliance itself moves: only `tandem down` and `tandem up` can do that
+
+
+_BYTES: Final = frozenset(
+    {"floor", "hard_floor", "margin", "reload_margin", "max_body", "bytes_a_token", "workspace", "declared_peak", "claim"}
+)  # fmt: skip
+_SECONDS: Final = frozenset(
+    {"request_timeout", "queue_timeout", "drain_timeout", "keepalive", "reload_after", "thrash", "max_hold"}
+)
+_UNSAID: Final = frozenset({"weights_sha256", "declared_peak"})  # they follow from what is said beside them
+
+
+def diff(old: Plan, new: Plan) -> Change:
+    """The change from `old` to `new`. What the box's memory happens to be is no difference."""
+    restarts = _restarts(old, new)
+    stops = tuple(program.name for program in old.programs if new.program(program.name) is None)
+    roles = _changed_roles(old.roles, new.roles)
+    live = list(_differences("", old.live, new.live))
+    moves = old.paths != new.paths or old.appliance != new.appliance
+    sentences = [f"{line}: acts at once" for line in live]
+    sentences += [_role_sentence(name, old.roles, new.roles) for name in roles]
+    sentences += _engine_differences(old.engine, new.engine)
+    sentences += _differences("gateway", old.gateway, new.gateway)
+    sentences += _consequences(restarts, stops, moves)
+    if restarts or stops:
+        kind = ChangeClass.ENGINE
+    elif roles:
+        kind = ChangeClass.ROLE
+    else:
+        kind = ChangeClass.LIVE if live else ChangeClass.NONE
+    return Change(kind, tuple(sentences), restarts, stops, roles, moves)
+
+
+def _restarts(old: Plan, new: Plan) -> tuple[str, ...]:
+    before = {program.name: program.fingerprint for program in old.programs}
+    return tuple(program.name for program in new.programs if before.get(program.name) != program.fingerprint)
+
+
+def _changed_roles(old: tuple[RolePlan, ...], new: tuple[RolePlan, ...]) -> tuple[str, ...]:
+    before, after = {role.name: role for role in old}, {role.name: role for role in new}
+    return tuple(name for name in {**before, **after} if before.get(name) != after.get(name))
+
+
+def _role_sentence(name: str, old: tuple[RolePlan, ...], new: tuple[RolePlan, ...]) -> str:
+    before = next((role for role in old if role.name == name), None)
+    after = next((role for role in new if role.name == name), None)
+    if before is None:
+        return f"{name}: new, asks residency for its memory"
+    if after is None:
+        return f"{name}: stops"
+    return f"{'; '.join(_differences(name, before, after))}: {name} restarts, through residency"
+
+
+def _engine_differences(old: EnginePlan, new: EnginePlan) -> Iterator[str]:
+    yield from _differences("engine", msgspec.structs.replace(old, slots=()), msgspec.structs.replace(new, slots=()))
+    if old.slots != new.slots:
+        yield f"slots: {_slots(old)} -> {_slots(new)}"
+
+
+def _slots(engine: EnginePlan) -> str:
+    side = f", side window {engine.slots[1].window:,}" if len(engine.slots) > 1 else ""
+    return f"{len(engine.slots)} (window {engine.slots[0].window:,}{side})"
+
+
+def _differences(path: str, old: msgspec.Struct, new: msgspec.Struct) -> Iterator[str]:
+    for name in old.__struct_fields__:
+        before, after = getattr(old, name), getattr(new, name)
+        where = f"{path}.{name}" if path else name
+        if before == after or name in _UNSAID:
+            continue
+        if isinstance(before, msgspec.Struct) and isinstance(after, msgspec.Struct):
+            yield from _differences(where, before, after)
+        else:
+            yield f"{where}: {_value(name, before)} -> {_value(name, after)}"
+
+
+def _value(name: str, value: Any) -> str:
+    if value is None or value == ():
+        return "nothing"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if name in _BYTES:
+        return format_bytes(value, 2)
+    if name in _SECONDS:
+        return format_duration(value)
+    if isinstance(value, tuple):
+        return ", ".join(str(item) for item in value)
+    return f"{value:,}" if isinstance(value, int) and name != "port" else str(value)
+
+
+def _consequences(restarts: tuple[str, ...], stops: tuple[str, ...], moves: bool) -> Iterator[str]:
+    if moves:
+        yield "the appliance itself moves: `tandem down`, then `tandem up`"
+        return
+    if "gateway" in restarts:
+        yield "the gateway drains and restarts: running answers finish, new connections wait a moment"
+    if "engine" in restarts:
+        yield "the engine drains, restarts and must answer; if it does not, the plan before comes back by itself"
+    if "director" in restarts:
+        yield "the director restarts and adopts what runs"
+    for name in stops:
+        yield f"{name} stops"

@@ -1,0 +1,78 @@
+"""How the model will be served: the appliance's word, else the profile's, else the box's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+from tandem.config import Documents
+from tandem.config.documents import Figure, SamplingSection
+from tandem.contract.plan import Basis, Box, SamplingDefaults, SlotPlan
+from tandem.planner.arithmetic import kv_bytes_a_token
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """Every choice that costs memory, made. `replace(serving, count=2)` is how the planner looks for a fix."""
+
+    compute: str
+    device: str
+    threads: int
+    chunk: int
+    window: int
+    count: int
+    side_window: int
+    graphs: bool
+    kv_pool: bool
+    margin_rows: int
+    bytes_a_token: int
+    with_graphs: Figure
+    without_graphs: Figure
+
+    @property
+    def constant(self) -> Figure:
+        """What each slot takes beside its rows."""
+        return self.with_graphs if self.graphs else self.without_graphs
+
+    @property
+    def slots(self) -> tuple[SlotPlan, ...]:
+        windows = (self.window, *[self.side_window] * (self.count - 1))
+        return tuple(SlotPlan(index, window, self.constant.size) for index, window in enumerate(windows))
+
+
+def resolve(documents: Documents, box: Box) -> Serving:
+    appliance, profile = documents.appliance, documents.profile
+    serving, slots = profile.serving, appliance.slots
+    measured = slots.side_constant
+    override = None if measured is None else Figure(size=measured, basis=Basis.CONFIGURED, why="slots.side_constant")
+    return Serving(
+        compute=chosen(appliance.engine.compute, serving.compute),
+        device=chosen(appliance.engine.device, serving.device),
+        threads=chosen(appliance.engine.threads, box.cpus),
+        chunk=chosen(appliance.engine.chunk, serving.chunk),
+        window=profile.window,
+        count=chosen(slots.count, serving.slots),
+        side_window=min(chosen(slots.side_window, serving.side_window), profile.window),
+        graphs=chosen(slots.graphs, serving.graphs),
+        kv_pool=chosen(appliance.memory.kv_pool, serving.kv_pool),
+        margin_rows=appliance.memory.kv_margin_rows,
+        bytes_a_token=kv_bytes_a_token(profile.kv),
+        with_graphs=chosen(override, profile.slot.graphs),
+        without_graphs=chosen(override, profile.slot.plain),
+    )
+
+
+def sampling(appliance: SamplingSection, profile: SamplingSection) -> SamplingDefaults:
+    neutral = SamplingDefaults()
+    said = {
+        name: chosen(getattr(appliance, name), getattr(profile, name))
+        for name in SamplingSection.model_fields
+        if getattr(appliance, name) is not None or getattr(profile, name) is not None
+    }
+    return SamplingDefaults(**{name: said.get(name, getattr(neutral, name)) for name in SamplingSection.model_fields})
+
+
+def chosen(first: T | None, otherwise: T) -> T:
+    return otherwise if first is None else first
