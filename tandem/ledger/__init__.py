@@ -1,0 +1,1 @@
+"""The usage ledger: one row a request, counts and timings, never text."""
