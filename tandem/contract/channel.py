@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -65,6 +66,11 @@ class Channel:
 
     def close(self) -> None:
         self._writer.close()
+
+    async def wait_closed(self) -> None:
+        """After `close`: until what was sent has left, or the peer is gone."""
+        with suppress(ConnectionError):
+            await self._writer.wait_closed()
 
 
 async def connect(path: Path) -> Channel:

@@ -1,0 +1,90 @@
+"""The device thread: loads the model, proves that it writes, then turns until it is told to leave.
+
+Importing this imports torch, which takes seconds; the channels' thread answers meanwhile.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from pathlib import Path
+from queue import Empty, SimpleQueue
+
+import psutil
+
+from tandem.contract.messages import Health
+from tandem.contract.plan import Plan
+from tandem.engine.engine import Engine, World
+from tandem.engine.letters import Link, Received, Sent
+from tandem.memory.reading import read_memory
+from tandem.model.interface import Model
+from tandem.model.load import load
+from tandem.units import format_bytes
+
+log = logging.getLogger("tandem.engine")
+
+Load = Callable[[Path, str, int, Callable[[float], None]], Model]
+
+
+def run(plan: Plan, link: Link, load: Load = load) -> None:
+    """Returns when the engine has left; raises what loading or warming up raises, and our own bugs."""
+    began = time.monotonic()
+    model = load(Path(plan.engine.weights), plan.engine.compute, plan.engine.threads, _telling(link))
+    engine = Engine(model, plan.engine, plan.live, _room(), _world(link))
+    link.health = Health(ready=False, state="loading", sentence="Loading: writing a first token", progress=1.0)
+    engine.warm_up()
+    # What exists now stays: a full collection would walk all of torch's modules in the middle of some round.
+    gc.collect()
+    gc.freeze()
+    log.info("ready after %.1f s: %s", time.monotonic() - began, _describe(plan))
+    link.health, link.beat = engine.health(), time.monotonic()
+    while not engine.is_done:
+        engine.turn(collect(link.inbox, engine.patience))
+
+
+def collect(inbox: SimpleQueue[Received], patience: float) -> list[Received]:
+    """All that has come in; when nothing has, sleep up to `patience` seconds for the first."""
+    letters: list[Received] = []
+    try:
+        letters.append(inbox.get(timeout=patience) if patience else inbox.get_nowait())
+        while True:
+            letters.append(inbox.get_nowait())
+    except Empty:
+        return letters
+
+
+def _world(link: Link) -> World:
+    def post(letters: list[Sent], health: Health) -> None:
+        link.health, link.beat = health, time.monotonic()
+        if letters:
+            link.outbox(letters)
+
+    return World(
+        clock=time.monotonic,
+        available=lambda: read_memory().available,
+        noise=lambda: secrets.randbits(64),
+        post=post,
+    )
+
+
+def _telling(link: Link) -> Callable[[float], None]:
+    def progress(share: float) -> None:
+        sentence = f"Loading: {share:.0%} of the weights"
+        link.health = Health(ready=False, state="loading", sentence=sentence, progress=share)
+        link.beat = time.monotonic()
+
+    return progress
+
+
+def _room() -> int:
+    """What the floor and all requests share, in bytes: the machine's memory less what this process holds loaded."""
+    return read_memory().total - psutil.Process().memory_info().rss
+
+
+def _describe(plan: Plan) -> str:
+    windows = ", ".join(f"{slot.window:,}" for slot in plan.engine.slots)
+    size = format_bytes(psutil.Process().memory_info().rss)
+    return f"{plan.engine.family}, {plan.engine.compute}, {len(plan.engine.slots)} slots of {windows} rows, {size}"

@@ -1,0 +1,282 @@
+"""The device thread's object: letters come in, passes run, letters go out. Read `Engine.turn` first.
+
+One writer: everything here belongs to the thread that calls `turn`. Time, memory and noise come from callables, so
+a test drives it by hand.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from tandem.contract.messages import (
+    Cancel,
+    Drain,
+    FinishReason,
+    Generate,
+    Health,
+    Marks,
+    RefusalCode,
+    Refused,
+    Resume,
+    Sampling,
+    SetLive,
+)
+from tandem.contract.plan import EnginePlan, Live
+from tandem.engine import round
+from tandem.engine.admit import RowCost
+from tandem.engine.gate import find_refusal
+from tandem.engine.letters import Leave, PeerGone, Received, Sent
+from tandem.engine.outbox import Outbox
+from tandem.engine.round import running_on
+from tandem.engine.sample import make_choice
+from tandem.engine.schedule import Key, Schedule, Start
+from tandem.engine.slot import Failed, Request, Sequence, Slot
+from tandem.model.interface import Model
+
+log = logging.getLogger("tandem.engine")
+
+DRAINING_RETRY: Final = 5.0  # seconds; a restart is usually over by then
+IDLE_WAIT: Final = 1.0  # seconds between two signs of life of an idle engine
+MEMORY_WAIT: Final = 0.1  # seconds between two looks at memory while someone waits for it
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What the engine takes from outside."""
+
+    clock: Callable[[], float]  # seconds, monotonic
+    available: Callable[[], int]  # MemAvailable in bytes
+    noise: Callable[[], int]  # a fresh seed of 64 bits
+    post: Callable[[list[Sent], Health], None]  # once a turn: what happened, and the state after it
+
+
+class Engine:
+    def __init__(self, model: Model, plan: EnginePlan, live: Live, room: int, world: World) -> None:
+        """`room` is what the floor and all requests share: the machine's memory less the engine's own, in bytes."""
+        self.schedule = Schedule(
+            [Slot(slot.index, slot.window, model.new_state(slot.window)) for slot in plan.slots],
+            plan.chunk,
+            RowCost(plan.bytes_a_token, plan.workspace),
+        )
+        self._model = model
+        self._chunk = plan.chunk
+        self._live = live
+        self._room = room
+        self._world = world
+        self._outbox = Outbox()
+        self._turns = 0
+        self._chunk_was_last = False
+        self._draining = False
+        self._leave_by: float | None = None
+        self._facts = {
+            "family": plan.family,
+            "compute": plan.compute,
+            "device": plan.device,
+            "threads": str(plan.threads),
+            "chunk": str(plan.chunk),
+            "row_bucket": str(model.row_bucket),
+        }
+
+    def turn(self, letters: Iterable[Received]) -> None:
+        """Receive, retire, admit, send; then one pass on the device."""
+        now = self._world.clock()
+        self._turns += 1
+        self._receive(letters, now)
+        self._retire(now)
+        self._admit(now)
+        self._send()
+        self._run_pass()
+
+    @property
+    def patience(self) -> float:
+        """Seconds until the next turn when no letter comes before it."""
+        if self.schedule.running:
+            return 0.0
+        return MEMORY_WAIT if self.schedule.waiting else IDLE_WAIT
+
+    @property
+    def is_done(self) -> bool:
+        """It was asked to leave and nothing is left to do."""
+        return self._leave_by is not None and self.schedule.is_idle
+
+    def warm_up(self) -> None:
+        """One whole chunk and one round on slot 0: what `ready` means. Raises when the model cannot do it."""
+        slot = self.schedule.slots[0]
+        rows = min(self._chunk, slot.window - 2)
+        ask = Generate(
+            id="warm-up",
+            tokens=(self._model.config.bos_token or 0,) * rows,
+            max_tokens=2,
+            stop_tokens=(),
+            sampling=Sampling(),
+            marks=Marks(rows, rows),
+            own_work=True,
+        )
+        choose = make_choice(ask.sampling, ask.tokens, self._model.config.vocab, seed=0)
+        slot.begin(Sequence(Request(0, ask, 0.0), choose, max_tokens=2, resumed=0, admitted=0.0, read=0))
+        while not running_on(slot).end:
+            if running_on(slot).is_reading:
+                round.read_chunk(self._model, slot, self._chunk)
+            else:
+                round.step(self._model, [slot])
+        ended = slot.end(0.0)
+        slot.forget()
+        if isinstance(ended.end, Failed):
+            raise RuntimeError(f"the model wrote nothing: {ended.end.sentence}")
+
+    # --- receive ---
+
+    def _receive(self, letters: Iterable[Received], now: float) -> None:
+        for letter in letters:
+            match letter.message:
+                case Generate() as ask:
+                    self._submit(Request(letter.peer, ask, now))
+                case Cancel(id=id):
+                    self._cancel({(letter.peer, id)}, now)
+                case PeerGone():
+                    self._cancel({key for key in self.schedule.keys if key[0] == letter.peer}, now)
+                case SetLive(live=live):
+                    self._live = msgspec.json.decode(live, type=Live)
+                case Drain():
+                    self._draining = True
+                case Resume():
+                    self._draining = self._leave_by is not None
+                case Leave():
+                    self._draining, self._leave_by = True, now + self._live.limits.drain_timeout
+                case other:
+                    log.warning("peer %d sent a %s: nothing for an engine", letter.peer, type(other).__name__)
+
+    def _submit(self, request: Request) -> None:
+        with self._outbox.refusing(request):
+            refusal = self._find_refusal(request) or self.schedule.submit(request, self._live.limits.max_queue)
+            if refusal is None:
+                self._outbox.tally.requests += 1
+            else:
+                self._outbox.refused(request, refusal)
+
+    def _find_refusal(self, request: Request) -> Refused | None:
+        ask = request.ask
+        if self._draining:
+            return Refused(ask.id, RefusalCode.DRAINING, "the engine finishes what it has and stops", DRAINING_RETRY)
+        if request.key in self.schedule.keys:
+            return Refused(ask.id, RefusalCode.BAD_REQUEST, "id: a request of this id is still here")
+        window = self.schedule.slots[0].window
+        ceiling = self._room - self._live.floors.floor
+        return find_refusal(ask, self._model.config.vocab, window, self.schedule.cost, ceiling)
+
+    def _cancel(self, keys: set[Key], now: float) -> None:
+        for request in self.schedule.remove(keys):
+            self._outbox.cancelled_in_queue(request, now)
+        for sequence in map(running_on, self.schedule.running):
+            if sequence.request.key in keys:
+                sequence.end = sequence.end or FinishReason.CANCELLED
+
+    # --- retire ---
+
+    def _retire(self, now: float) -> None:
+        for request, refusal in self.schedule.expire(now, self._live.limits.request_timeout):
+            self._outbox.refused(request, refusal)
+        if self._leave_by is not None and now > self._leave_by:
+            self._give_up()
+        for slot in self.schedule.ended:
+            sequence = slot.end(now)
+            self.schedule.note_duration(now - sequence.admitted)
+            self._outbox.ended(sequence, now)
+
+    def _give_up(self) -> None:
+        """The drain timeout has passed: what is left ends with a clear word instead of a closed connection."""
+        sentence = f"the engine stops; requests had {self._live.limits.drain_timeout:.0f} s to finish"
+        for request in self.schedule.remove(self.schedule.keys):
+            self._outbox.refused(request, Refused(request.ask.id, RefusalCode.DRAINING, sentence, DRAINING_RETRY))
+        for sequence in map(running_on, self.schedule.running):
+            sequence.end = sequence.end or Failed(sentence, RefusalCode.DRAINING, DRAINING_RETRY)
+
+    # --- admit ---
+
+    def _admit(self, now: float) -> None:
+        if not self.schedule.waiting:
+            return
+        floor = self._live.floors.floor
+        for start in self.schedule.admit(self._world.available(), floor):
+            with self._outbox.refusing(start.request):
+                self._begin(start, now)
+        for peer, progress in self.schedule.progress(now, floor):
+            self._outbox.tell(peer, progress)
+
+    def _begin(self, start: Start, now: float) -> None:
+        ask, route = start.request.ask, start.route
+        seed = self._world.noise() if ask.sampling.seed is None else ask.sampling.seed
+        choose = make_choice(ask.sampling, ask.tokens, self._model.config.vocab, seed)
+        sequence = Sequence(start.request, choose, route.max_tokens, route.resume_at, now, route.resume_at)
+        start.slot.begin(sequence)
+        self._outbox.started(start.request, route, running=len(self.schedule.running))
+        self._outbox.phase(sequence)
+
+    # --- send ---
+
+    def _send(self) -> None:
+        """What happened so far leaves before the device is busy again."""
+        self._world.post(self._outbox.take(), self.health())
+
+    def health(self) -> Health:
+        running, waiting = len(self.schedule.running), len(self.schedule.waiting)
+        return Health(
+            ready=not self._draining,
+            state="draining" if self._draining else "ready",
+            sentence=f"{running} of {len(self.schedule.slots)} slots busy, {waiting} waiting",
+            queued=waiting,
+            running=running,
+            waiting_memory=self.schedule.num_waiting_for_memory,
+            slots=tuple(slot.view for slot in self.schedule.slots),
+            counters=self._outbox.tally.counters(),
+            facts=self._facts,
+        )
+
+    # --- one pass ---
+
+    def _run_pass(self) -> None:
+        """A chunk or a round. They alternate while both are wanted: no prompt holds up the writing slots for longer
+        than a chunk, and no answer holds up a prompt for longer than a round."""
+        reading, writing = self.schedule.reading, self.schedule.writing
+        if reading and not (writing and self._chunk_was_last):
+            self._read_chunk(reading)
+        elif writing:
+            self._run_round(writing)
+        else:
+            self.check_integrity()
+
+    def _read_chunk(self, reading: list[Slot]) -> None:
+        """Reading slots take turns, whoever waits longest first: a short prompt beside a long one waits for one chunk
+        of it instead of all."""
+        slot = min(reading, key=lambda slot: running_on(slot).last_chunk)
+        sequence = running_on(slot)
+        sequence.last_chunk = self._turns
+        began = self._world.clock()
+        rows = round.read_chunk(self._model, slot, self._chunk)
+        ended = self._world.clock()
+        self._chunk_was_last = True
+        self._outbox.tally.note_chunk(rows, ended - began)
+        if not isinstance(sequence.end, Failed):
+            self._outbox.phase(sequence)
+            self._outbox.tokens(sequence, ended)
+
+    def _run_round(self, writing: list[Slot]) -> None:
+        """Every writing slot takes part; the model's row bucket says how many share one pass."""
+        bucket = self._model.row_bucket
+        for together in (writing[at : at + bucket] for at in range(0, len(writing), bucket)):
+            began = self._world.clock()
+            round.step(self._model, together)
+            ended = self._world.clock()
+            self._outbox.tally.note_round(len(together), ended - began)
+            for slot in together:
+                self._outbox.tokens(running_on(slot), ended)
+        self._chunk_was_last = False
+
+    def check_integrity(self) -> None:
+        self.schedule.check_integrity()
+        assert self._leave_by is None or self._draining, "who leaves takes nothing new"

@@ -1,0 +1,132 @@
+"""What happened, told to the clients it concerns and counted, in one place."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from tandem.contract.messages import (
+    Counters,
+    Finished,
+    FinishReason,
+    Message,
+    Progress,
+    RefusalCode,
+    Refused,
+    RequestState,
+    Started,
+    Tokens,
+)
+from tandem.engine.letters import Sent
+from tandem.engine.route import Route
+from tandem.engine.slot import Failed, Request, Sequence
+
+log = logging.getLogger("tandem.engine")
+
+
+@dataclass(slots=True)
+class Tally:
+    """What `Counters` reports, while it grows."""
+
+    rounds_by_size: dict[int, int] = field(default_factory=dict)
+    rows: int = 0
+    committed_tokens: int = 0
+    prefill_rows: int = 0
+    cached_rows: int = 0
+    requests: int = 0
+    refused: int = 0
+    cancelled: int = 0
+    peak_running: int = 0
+    round_seconds: float = 0.0
+    prefill_seconds: float = 0.0
+
+    def counters(self) -> Counters:
+        values = {name: getattr(self, name) for name in Counters.__struct_fields__}
+        return Counters(**{**values, "rounds_by_size": dict(self.rounds_by_size)})
+
+    def note_chunk(self, rows: int, seconds: float) -> None:
+        self.prefill_rows += rows
+        self.prefill_seconds += seconds
+
+    def note_round(self, slots: int, seconds: float) -> None:
+        self.rounds_by_size[slots] = self.rounds_by_size.get(slots, 0) + 1
+        self.rows += slots
+        self.round_seconds += seconds
+
+
+class Outbox:
+    def __init__(self) -> None:
+        self.tally = Tally()
+        self._letters: list[Sent] = []
+
+    def take(self) -> list[Sent]:
+        letters, self._letters = self._letters, []
+        return letters
+
+    def tell(self, peer: int, message: Message) -> None:
+        self._letters.append(Sent(peer, message))
+
+    def started(self, request: Request, route: Route, running: int) -> None:
+        self.tally.cached_rows += route.resume_at
+        self.tally.peak_running = max(self.tally.peak_running, running)
+        log.info("[parallel] %s: slot %d, %s", request.ask.id, route.slot, route.reason)
+        source = "resident" if route.resume_at else "none"
+        facts = (route.slot, route.reason, route.max_tokens, route.resume_at, source)
+        self.tell(request.peer, Started(request.ask.id, *facts))
+
+    def phase(self, sequence: Sequence) -> None:
+        """How far the prompt is read, or that the answer begins."""
+        done, total = sequence.read, len(sequence.prompt)
+        state, word = (RequestState.READING, "Reading") if sequence.is_reading else (RequestState.WRITING, "Writing")
+        sentence = f"{word}: {done:,} of {total:,} prompt tokens read"
+        self.tell(sequence.request.peer, Progress(sequence.request.ask.id, state, done, total, sentence))
+
+    def tokens(self, sequence: Sequence, now: float) -> None:
+        """What the sequence wrote since it was asked last; nothing when that is nothing."""
+        if fresh := sequence.take_untold():
+            sequence.first_token = sequence.first_token or now
+            self.tally.committed_tokens += len(fresh)
+            self.tell(sequence.request.peer, Tokens(sequence.request.ask.id, fresh))
+
+    def ended(self, sequence: Sequence, now: float) -> None:
+        request = sequence.request
+        if isinstance(end := sequence.end, Failed):
+            self.refused(request, Refused(request.ask.id, end.code, end.sentence, end.retry_after))
+            return
+        assert end is not None, "only what has ended is retired"
+        self.tally.cancelled += end is FinishReason.CANCELLED
+        first = sequence.first_token or now
+        finished = Finished(
+            id=request.ask.id,
+            reason=end,
+            prompt_tokens=len(sequence.prompt),
+            cached_tokens=sequence.resumed,
+            completion_tokens=len(sequence.written),
+            queue_seconds=sequence.admitted - request.arrived,
+            prefill_seconds=first - sequence.admitted,
+            decode_seconds=now - first,
+        )
+        self.tell(request.peer, finished)
+
+    def cancelled_in_queue(self, request: Request, now: float) -> None:
+        self.tally.cancelled += 1
+        counts = (len(request.ask.tokens), 0, 0)
+        times = (now - request.arrived, 0.0, 0.0)
+        self.tell(request.peer, Finished(request.ask.id, FinishReason.CANCELLED, *counts, *times))
+
+    def refused(self, request: Request, refusal: Refused) -> None:
+        self.tally.refused += 1
+        log.info("%s: refused (%s): %s", request.ask.id, refusal.code, refusal.sentence)
+        self.tell(request.peer, refusal)
+
+    @contextmanager
+    def refusing(self, request: Request) -> Iterator[None]:
+        """A failure in here ends this request; the loop goes on."""
+        try:
+            yield
+        except Exception as error:
+            log.exception("%s could not be handled", request.ask.id)
+            sentence = f"the engine could not handle this request ({type(error).__name__})"
+            self.refused(request, Refused(request.ask.id, RefusalCode.FAILED, sentence))

@@ -1,0 +1,229 @@
+"""From one row of logits to one token id.
+
+A request's options become one callable when it starts (`make_choice`); the round never sees a flag. The callable
+looks at its own row and its own written tokens and at nothing else, so what runs beside it cannot change its pick.
+Rows are numpy arrays: the work on a row is short, and torch would wake its thread pool for it.
+
+Sampling is Gumbel-max: the drawn token is the argmax of `logit + temperature * noise[id]`. The noise of a row
+follows from (seed, position) alone through a counter-based generator (Philox 4x64), so it needs no state: the same
+seed writes the same text however its rows were grouped, guessed or repeated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tandem.contract.messages import Sampling
+
+Row = NDArray[np.float32]  # [vocab]
+Noise = NDArray[np.float32]  # [vocab]
+Written = Sequence[int]  # the tokens written so far; grows, never changes
+Choose = Callable[[Row, Written], int]
+Change = Callable[[Row, Written], Row]
+Lowest = Callable[[Row], float]  # of the values still in play: the lowest that stays
+
+GREEDY_BELOW: Final = 1e-5  # a temperature that moves no token: noise of at most 23 times this
+_SURE_MASS: Final = (1e-2, 1e-4, 1e-7)  # relative weights at which a nucleus is looked for before a full sort
+
+
+class NotANumber(ArithmeticError):
+    """The model's logits are broken; whatever would be chosen from them has no meaning."""
+
+
+def make_choice(sampling: Sampling, prompt: Sequence[int], vocab: int, seed: int) -> Choose:
+    """The callable of one request. `seed` is the noise's key: the request's own, or a fresh one.
+
+    Order of effects: bias, penalties, temperature, top-k, top-p, min-p. `prompt` counts for the repetition penalty
+    only. Call `find_fault` first; the callable raises `NotANumber` for a row that holds NaN.
+    """
+    changes = _changes(sampling, prompt, vocab)
+    pick = _greedy if sampling.temperature < GREEDY_BELOW else _drawing(sampling, seed)
+
+    def choose(row: Row, written: Written) -> int:
+        for change in changes:
+            row = change(row, written)
+        return pick(row, len(written))
+
+    return choose
+
+
+def find_fault(sampling: Sampling, vocab: int) -> str | None:
+    """What is wrong with these options, naming the field; None when nothing is."""
+    rules = (
+        ("temperature", 0 <= sampling.temperature < math.inf, "a number of at least 0"),
+        ("top_p", 0 < sampling.top_p <= 1, "above 0 and at most 1"),
+        ("top_k", sampling.top_k >= 0, "at least 0 (0 keeps every token)"),
+        ("min_p", 0 <= sampling.min_p <= 1, "from 0 to 1"),
+        ("repetition_penalty", 0 < sampling.repetition_penalty < math.inf, "a number above 0"),
+        ("presence_penalty", math.isfinite(sampling.presence_penalty), "a number"),
+        ("frequency_penalty", math.isfinite(sampling.frequency_penalty), "a number"),
+    )
+    for name, good, allowed in rules:
+        if not good:
+            return f"{name} is {getattr(sampling, name)}; it must be {allowed}"
+    for token, bias in sampling.logit_bias:
+        if not 0 <= token < vocab:
+            return f"logit_bias names token {token}; this model's tokens are 0 to {vocab - 1}"
+        if not math.isfinite(bias):
+            return f"logit_bias of token {token} is {bias}; it must be a number"
+    return None
+
+
+# --- picking ----------------------------------------------------------------------------------------------------
+
+
+def _greedy(row: Row, position: int) -> int:
+    """The best token; of equals the lowest id, as numpy's argmax promises. It also answers the first NaN."""
+    token = int(row.argmax())
+    if math.isnan(row[token]):
+        raise NotANumber("the model's logits hold values that are not numbers")
+    return token
+
+
+def _drawing(sampling: Sampling, seed: int) -> Callable[[Row, int], int]:
+    temperature = np.float32(sampling.temperature)
+    filters = _filters(sampling)
+
+    def draw(row: Row, position: int) -> int:
+        kept = row
+        for lowest in filters:
+            kept = kept[kept >= lowest(kept)]
+        noise = gumbel(seed, position, len(row))
+        if kept is row:
+            return _greedy(row + temperature * noise, position)
+        _greedy(row, position)  # a NaN compares as nothing and would leave the filters unseen
+        ids = np.flatnonzero(row >= kept.min())
+        return int(ids[_greedy(row[ids] + temperature * noise[ids], position)])
+
+    return draw
+
+
+def gumbel(seed: int, position: int, size: int) -> Noise:
+    """Standard Gumbel noise, one value a token id, from (seed, position) alone.
+
+    `-log(-log1p(-v))` keeps full precision for small v, which is the tail that wins: of 2**32 equally likely v the
+    smallest gives 22.9, and none gives infinity.
+    """
+    words = np.random.Philox(key=[seed & (2**64 - 1), 0], counter=[0, 0, 0, position]).random_raw((size + 1) // 2)
+    noise = words.view(np.uint32)[:size].astype(np.float32)
+    noise += np.float32(0.5)
+    noise *= np.float32(-(2.0**-32))
+    with np.errstate(divide="ignore"):  # v rounds to 1 in the losing tail: noise -inf, a token that is not drawn
+        np.log1p(noise, out=noise)
+    np.negative(noise, out=noise)
+    np.log(noise, out=noise)
+    return np.negative(noise, out=noise)
+
+
+# --- filters: tokens that score the same stay or go together ----------------------------------------------------
+
+
+def _filters(sampling: Sampling) -> list[Lowest]:
+    filters: list[Lowest] = []
+    if sampling.top_k:
+        filters.append(_top_k(sampling.top_k))
+    if sampling.top_p < 1:
+        filters.append(_top_p(sampling.top_p, sampling.temperature))
+    if sampling.min_p > 0:
+        reach = sampling.temperature * math.log(sampling.min_p)
+        filters.append(lambda kept: float(kept.max()) + reach)
+    return filters
+
+
+def _top_k(k: int) -> Lowest:
+    def lowest(kept: Row) -> float:
+        return float(np.partition(kept, -k)[-k]) if k < len(kept) else -math.inf
+
+    return lowest
+
+
+def _top_p(mass: float, temperature: float) -> Lowest:
+    """The smallest set of best tokens whose share reaches `mass`.
+
+    Sorting a whole row costs milliseconds and the set is small as a rule: look for it among the tokens above a
+    weight first, and sort all only when it is not there. The answer is the same.
+    """
+
+    def lowest(kept: Row) -> float:
+        weights = np.exp((kept - kept.max()) / np.float32(temperature))
+        wanted = mass * float(weights.sum(dtype=np.float64))
+        for at_least in (*_SURE_MASS, 0.0):
+            heavy = weights >= at_least
+            if at_least == 0.0 or float(weights[heavy].sum(dtype=np.float64)) >= wanted:
+                break
+        values = kept[heavy]
+        order = np.argsort(values)[::-1]
+        covered = np.cumsum(weights[heavy][order], dtype=np.float64)
+        last = min(int(np.searchsorted(covered, wanted)), len(order) - 1)
+        return float(values[order[last]])
+
+    return lowest
+
+
+# --- changes of the row -----------------------------------------------------------------------------------------
+
+
+def _changes(sampling: Sampling, prompt: Sequence[int], vocab: int) -> list[Change]:
+    changes: list[Change] = []
+    if sampling.logit_bias:
+        changes.append(_bias(sampling.logit_bias))
+    if sampling.repetition_penalty != 1:
+        changes.append(_repetition(sampling.repetition_penalty, prompt, vocab))
+    if sampling.presence_penalty or sampling.frequency_penalty:
+        changes.append(_occurrence(sampling.presence_penalty, sampling.frequency_penalty, vocab))
+    return changes
+
+
+def _bias(pairs: Sequence[tuple[int, float]]) -> Change:
+    ids = np.array([token for token, _ in pairs], dtype=np.int64)
+    amounts = np.array([bias for _, bias in pairs], dtype=np.float32)
+
+    def change(row: Row, written: Written) -> Row:
+        row = row.copy()
+        np.add.at(row, ids, amounts)  # a token named twice is moved twice
+        return row
+
+    return change
+
+
+class _Counts:
+    """How often each token was written: a running sum over `written`, which only grows."""
+
+    def __init__(self, vocab: int) -> None:
+        self.of = np.zeros(vocab, dtype=np.float32)
+        self._counted = 0
+
+    def catch_up(self, written: Written) -> NDArray[np.float32]:
+        for token in written[self._counted :]:
+            self.of[token] += 1
+        self._counted = len(written)
+        return self.of
+
+
+def _repetition(penalty: float, prompt: Sequence[int], vocab: int) -> Change:
+    """Scores of tokens that were read or written shrink: positive ones are divided, negative ones multiplied."""
+    counts = _Counts(vocab)
+    counts.of[np.asarray(prompt, dtype=np.int64)] = 1
+    factor = np.float32(penalty)
+
+    def change(row: Row, written: Written) -> Row:
+        seen = counts.catch_up(written) > 0
+        return np.where(seen, np.where(row > 0, row / factor, row * factor), row)
+
+    return change
+
+
+def _occurrence(presence: float, frequency: float, vocab: int) -> Change:
+    """`presence` once for a token that was written, `frequency` for each time; what was read does not count."""
+    counts = _Counts(vocab)
+
+    def change(row: Row, written: Written) -> Row:
+        times = counts.catch_up(written)
+        return row - np.float32(presence) * (times > 0) - np.float32(frequency) * times
+
+    return change

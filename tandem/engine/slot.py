@@ -1,0 +1,171 @@
+"""A slot: room for one sequence, the sequence that runs there, and what stays when it has ended.
+
+Only the device thread touches a slot. Nothing here knows the queue, routing or memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from tandem.contract.messages import FinishReason, Generate, RefusalCode, SlotView
+from tandem.engine.sample import Choose
+from tandem.model.interface import SequenceState
+
+
+@dataclass(slots=True)
+class Request:
+    """What a client asked for, from its arrival to its last message."""
+
+    peer: int  # the channel it came by; ids are the peer's own
+    ask: Generate
+    arrived: float
+
+    @property
+    def key(self) -> tuple[int, str]:
+        return self.peer, self.ask.id
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The request could not go on; the fields are those of its `Refused`."""
+
+    sentence: str
+    code: RefusalCode = RefusalCode.FAILED
+    retry_after: float | None = None
+
+
+@dataclass(slots=True)
+class Sequence:
+    """One request on its slot: the prompt is read on the grid, then tokens are written one round at a time."""
+
+    request: Request
+    choose: Choose
+    max_tokens: int  # after the cut to the slot's room
+    resumed: int  # rows that already lay in the slot
+    admitted: float
+    read: int  # rows of the prompt that lie in the slot
+    written: list[int] = field(default_factory=list)  # a stop token is not among them
+    told: int = 0  # written tokens that were sent
+    first_token: float | None = None
+    last_chunk: int = -1  # the turn of its last prefill chunk
+    end: FinishReason | Failed | None = None
+
+    @property
+    def prompt(self) -> tuple[int, ...]:
+        return self.request.ask.tokens
+
+    @property
+    def is_reading(self) -> bool:
+        return self.read < len(self.prompt)
+
+    @property
+    def tokens_left(self) -> int:
+        return 0 if self.end else self.max_tokens - len(self.written)
+
+    def commit(self, tokens: Iterable[int]) -> None:
+        """Take over what the model chose, up to a stop token or the last one allowed."""
+        for token in tokens:
+            if token in self.request.ask.stop_tokens:
+                self.end = FinishReason.STOP
+                return
+            self.written.append(token)
+            if len(self.written) == self.max_tokens:
+                self.end = FinishReason.LENGTH
+                return
+
+    def take_untold(self) -> tuple[int, ...]:
+        fresh = tuple(self.written[self.told :])
+        self.told = len(self.written)
+        return fresh
+
+
+@dataclass(frozen=True, slots=True)
+class Resident:
+    """The rows of a conversation that a later request may resume on, because reading again gives the same bits.
+
+    That holds for rows written by whole chunks on the grid. Decoded rows and a prompt's last, shorter chunk came
+    from passes of another shape; they are never counted.
+    """
+
+    scope: str = ""  # requests of another scope see none of this
+    tokens: tuple[int, ...] = ()  # the prompt these rows belong to
+    rows: int = 0  # of `tokens`, from the start; on the grid
+
+    def shared_with(self, scope: str, prompt: tuple[int, ...], chunk: int) -> int:
+        """How many of the kept rows hold exactly the first tokens of `prompt`."""
+        if scope != self.scope:
+            return 0
+        limit = min(self.rows, len(prompt))
+        shared = 0
+        while shared < limit and self.tokens[shared : (end := min(shared + chunk, limit))] == prompt[shared:end]:
+            shared = end
+        while shared < limit and self.tokens[shared] == prompt[shared]:
+            shared += 1
+        return shared
+
+
+NOTHING_KEPT = Resident()
+
+
+@dataclass(slots=True)
+class Slot:
+    index: int
+    window: int
+    state: SequenceState
+    rows: int = 0  # of the sequence that runs, or ran last
+    committed: int = 0  # most rows ever written: memory stands behind that many
+    kept: Resident = NOTHING_KEPT
+    sequence: Sequence | None = None
+    last_used: float = 0.0
+
+    def begin(self, sequence: Sequence) -> None:
+        """The sequence's first `resumed` rows stay; all others are its to overwrite."""
+        assert self.sequence is None and sequence.resumed <= self.kept.rows
+        self.kept = Resident(sequence.request.ask.scope, sequence.prompt, sequence.resumed)
+        self.rows = sequence.resumed
+        self.sequence = sequence
+
+    def wrote(self, rows: int) -> None:
+        """The first `rows` rows of the state now hold this sequence."""
+        self.rows = rows
+        self.committed = max(self.committed, rows)
+
+    def keep(self, rows: int) -> None:
+        """The first `rows` rows were written by whole chunks."""
+        self.kept = Resident(self.kept.scope, self.kept.tokens, rows)
+
+    def forget(self) -> None:
+        self.kept = NOTHING_KEPT
+
+    def end(self, now: float) -> Sequence:
+        """Free the slot. What failed leaves nothing to resume on."""
+        assert self.sequence is not None
+        ended, self.sequence = self.sequence, None
+        self.last_used = now
+        if isinstance(ended.end, Failed):
+            self.forget()
+        self.rows = self.kept.rows
+        return ended
+
+    @property
+    def view(self) -> SlotView:
+        if self.sequence is None:
+            return SlotView(self.index, self.window, self.rows, "idle")
+        state = "reading" if self.sequence.is_reading else "writing"
+        return SlotView(self.index, self.window, self.rows, state, self.sequence.request.ask.id)
+
+    def check_integrity(self, chunk: int) -> None:
+        assert 0 <= self.rows <= self.committed <= self.window == self.state.window, f"rows of {self.view}"
+        assert self.kept.rows <= self.committed and self.kept.rows % chunk == 0, f"kept rows of {self.view}"
+        assert self.kept.rows <= len(self.kept.tokens), f"kept tokens of {self.view}"
+        if (sequence := self.sequence) is None:
+            assert self.rows == self.kept.rows, f"an idle slot holds what is kept: {self.view}"
+            return
+        assert sequence.resumed <= sequence.read <= len(sequence.prompt), f"read of {self.view}"
+        assert sequence.told <= len(sequence.written) <= sequence.max_tokens, f"written of {self.view}"
+        assert len(sequence.prompt) + sequence.max_tokens <= self.window, f"room of {self.view}"
+        if sequence.end is None:
+            unread = max(0, len(sequence.written) - 1)  # the last written token has no row yet
+            assert self.rows == sequence.read + unread, f"rows of {self.view}"
+            assert sequence.is_reading == (not sequence.written), f"phase of {self.view}"

@@ -1,0 +1,164 @@
+"""The engine's process: one thread owns the channels (this file), one owns the model (`device`).
+
+This side speaks the contract's messages with any number of peers, answers `AskHealth` by itself (so a device thread
+that loads or hangs is visible), and knows nothing of slots. It is up before the model is loaded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Final
+
+import msgspec
+import psutil
+
+from tandem.contract.channel import Channel, ChannelClosed, serve
+from tandem.contract.messages import AskHealth, Cancel, Drain, Generate, Health, Resume, SetLive
+from tandem.contract.plan import Live, Plan, read_plan
+from tandem.contract.process import die_with_parent, set_up_logging
+from tandem.engine.letters import Leave, Link, PeerGone, Received, Sent
+from tandem.errors import CannotStart, ExitStatus, TandemError
+
+log = logging.getLogger("tandem.engine")
+
+LAST_WORDS: Final = 2.0  # seconds that peers get to read what was sent before the process ends
+ENDED_AT_ONCE: Final = 128 + signal.SIGTERM
+
+
+def main(run: Path) -> None:
+    """`tandem engine --run DIR`. Ends the process with the engine's exit status."""
+    set_up_logging()
+    die_with_parent()
+    raise SystemExit(asyncio.run(_run(read_plan(run))))
+
+
+async def _run(plan: Plan) -> int:
+    worker = Worker(plan)
+    for sign in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(sign, worker.terminate)
+    return await worker.serve()
+
+
+def run_device(plan: Plan, link: Link) -> None:
+    from tandem.engine import device  # here, on its own thread: see there
+
+    device.run(plan, link)
+
+
+class Worker:
+    def __init__(self, plan: Plan, device: Callable[[Plan, Link], None] = run_device) -> None:
+        program = plan.program("engine")
+        if program is None or program.socket is None:
+            raise CannotStart("the plan has no engine with a socket")
+        self._plan = plan
+        self._socket = Path(program.socket)
+        self._device = device
+        self._channels: dict[int, Channel] = {}
+        self._numbers = count(1)
+        self._leaving = False
+
+    async def serve(self) -> int:
+        """Until the device thread ends; returns the exit status."""
+        loop = asyncio.get_running_loop()
+        self._status: asyncio.Future[int] = loop.create_future()
+
+        def post(letters: list[Sent]) -> None:
+            loop.call_soon_threadsafe(self._deliver, letters)
+
+        self._link = Link(
+            inbox=SimpleQueue(),
+            outbox=post,
+            health=Health(ready=False, state="loading", sentence="Loading", progress=0.0),
+            beat=time.monotonic(),
+        )
+        server = await serve(self._socket, self._converse)
+        threading.Thread(target=self._run_device, args=(loop,), name="device", daemon=True).start()
+        status = await self._status
+        self._socket.unlink(missing_ok=True)
+        server.close()
+        await self._close_channels()
+        return status
+
+    def terminate(self) -> None:
+        """The first time: finish what is here, refuse what comes, end. The second time: end at once."""
+        if self._leaving:
+            log.warning("told twice to end: ending at once")
+            os._exit(ENDED_AT_ONCE)
+        self._leaving = True
+        if self._link.health.state == "loading":
+            log.info("told to end while loading")
+            os._exit(ExitStatus.GOOD)  # not by returning: the device thread is deep in native code
+        log.info("told to end: draining")
+        self._link.inbox.put(Received(0, Leave()))
+
+    # --- the device thread ---
+
+    def _run_device(self, loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            self._device(self._plan, self._link)
+            status = ExitStatus.GOOD
+        except TandemError as error:
+            log.error("%s%s", error, f" ({error.help})" if error.help else "")
+            status = error.exit_status
+        except BaseException:
+            log.exception("the device thread failed")
+            status = ExitStatus.OUR_BUG
+        loop.call_soon_threadsafe(self._status.set_result, int(status))
+
+    def _deliver(self, letters: list[Sent]) -> None:
+        for letter in letters:
+            if channel := self._channels.get(letter.peer):
+                try:
+                    channel.send(letter.message)
+                except ChannelClosed:
+                    self._forget(letter.peer)
+
+    # --- channels ---
+
+    async def _converse(self, channel: Channel) -> None:
+        peer = next(self._numbers)
+        self._channels[peer] = channel
+        try:
+            while (message := await channel.receive()) is not None:
+                match message:
+                    case AskHealth():
+                        channel.send(self._health())
+                    case SetLive(live=live):
+                        msgspec.json.decode(live, type=Live)  # a broken plan ends its sender, not the device thread
+                        self._link.inbox.put(Received(peer, message))
+                    case Generate() | Cancel() | Drain() | Resume():
+                        self._link.inbox.put(Received(peer, message))
+                    case _:
+                        log.warning("peer %d sent a %s: nothing for an engine", peer, type(message).__name__)
+        except ChannelClosed:
+            pass
+        except msgspec.DecodeError as error:
+            log.warning("peer %d sent what is no message of ours (%s); its connection ends", peer, error)
+        finally:
+            self._forget(peer)
+
+    def _forget(self, peer: int) -> None:
+        if self._channels.pop(peer, None):
+            self._link.inbox.put(Received(peer, PeerGone()))
+
+    def _health(self) -> Health:
+        health, age = self._link.health, time.monotonic() - self._link.beat
+        resident = psutil.Process().memory_info().rss
+        return msgspec.structs.replace(health, last_turn_age=age, resident_bytes=resident)
+
+    async def _close_channels(self) -> None:
+        """Let the last words out: a client should read how its request ended, not a closed connection."""
+        channels = list(self._channels.values())
+        for channel in channels:
+            channel.close()
+        if channels:
+            await asyncio.wait([asyncio.create_task(channel.wait_closed()) for channel in channels], timeout=LAST_WORDS)
