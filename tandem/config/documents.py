@@ -28,7 +28,9 @@ def _quantity(code: str, parse: Callable[[str], float], example: str) -> Callabl
         try:
             if isinstance(value, str):
                 return parse(value)
-            shown = "a section" if isinstance(value, Mapping) else "a list" if isinstance(value, tuple) else f"`{value}`"
+            shown = (
+                "a section" if isinstance(value, Mapping) else "a list" if isinstance(value, tuple) else f"`{value}`"
+            )
             raise ValueError(f"{shown} has no unit: write {example}")
         except (ValueError, OverflowError) as error:
             raise PydanticCustomError(code, "{reason}", {"reason": str(error)}) from None
@@ -91,7 +93,7 @@ class Figure(Section):
 
     size: Size = Field(description="How much.")
     basis: KnownBy = Field(description="How it is known: measured, arithmetic, estimate or configured.")
-    why: str = Field("", description="Where the figure comes from, printed beside it.")
+    why: str = Field(default="", description="Where the figure comes from, printed beside it.")
 
 
 # --- appliance.yaml ---------------------------------------------------------------------------------------------
@@ -109,14 +111,15 @@ class Slots(Section):
         "window": "slot 0 has the profile's full window; `side_window` is a side slot's",
     }
     count: Annotated[int, Field(ge=1, le=16)] | None = Field(
-        None, description="Slots: slot 0 with the full window, the others side slots. Default: the profile's."
+        default=None, description="Slots: slot 0 with the full window, the others side slots. Default: the profile's."
     )
-    side_window: Rows | None = Field(None, description="Rows a side slot can hold. Default: the profile's.")
+    side_window: Rows | None = Field(default=None, description="Rows a side slot can hold. Default: the profile's.")
     graphs: bool | None = Field(
-        None, description="Capture verify graphs for side slots (devices that have them). Default: the profile's."
+        default=None,
+        description="Capture verify graphs for side slots (devices that have them). Default: the profile's.",
     )
     side_constant: Size | None = Field(
-        None,
+        default=None,
         description="What a side slot takes beside its rows, when you have measured it. Default: the profile's figure.",
     )
 
@@ -130,130 +133,144 @@ class Memory(Section):
         "min_free": "`floor` is what stays available",
     }
     floor: Size | None = Field(
-        None, description="MemAvailable is never planned below this. Default: the residency document's."
+        default=None, description="MemAvailable is never planned below this. Default: the residency document's."
     )
     hard_floor: Size | None = Field(
-        None,
+        default=None,
         description="A commit that would pass it first gives everything else back. Default: the residency document's.",
     )
     kv_pool: bool | None = Field(
-        None, description="Give KV rows memory when they are written, not at load. Default: the profile's."
+        default=None, description="Give KV rows memory when they are written, not at load. Default: the profile's."
     )
     kv_margin_rows: Annotated[int, Field(ge=0, le=65_536)] = Field(
-        256, description="Rows committed past the ones a forward writes."
+        default=256, description="Rows committed past the ones a forward writes."
     )
 
 
 class Deciders(Section):
     """Small models that answer the conductor's questions."""
 
-    count: Annotated[int, Field(ge=1, le=8)] = Field(1, description="How many.")
-    backend: Literal["laya", "native"] = Field("laya", description="What runs the model.")
+    count: Annotated[int, Field(ge=1, le=8)] = Field(default=1, description="How many.")
+    backend: Literal["laya", "native"] = Field(default="laya", description="What runs the model.")
     model: Word = Field(description="Directory of the checkpoint.")
-    device: Device | None = Field(None, description="Where it runs. Default: the engine's device.")
-    claim: Size | None = Field(None, description="Its measured size. Default: the residency document's claim.")
-    may_unload: bool = Field(False, description="Let memory pressure unload deciders too, last of all roles.")
+    device: Device | None = Field(default=None, description="Where it runs. Default: the engine's device.")
+    claim: Size | None = Field(default=None, description="Its measured size. Default: the residency document's claim.")
+    may_unload: bool = Field(default=False, description="Let memory pressure unload deciders too, last of all roles.")
 
 
 class Helper(Section):
     """A role of one process: the narrator or the shadow reader."""
 
     model: Word = Field(description="Directory or file of the model.")
-    device: Device | None = Field(None, description="Where it runs. Default: the engine's device.")
-    claim: Size | None = Field(None, description="Its measured size. Default: the residency document's claim.")
+    device: Device | None = Field(default=None, description="Where it runs. Default: the engine's device.")
+    claim: Size | None = Field(default=None, description="Its measured size. Default: the residency document's claim.")
 
 
 class Roles(Section):
     """Small helper models, each a process of its own, loaded while memory allows. Each one may be left out."""
 
     renamed = {"laya": "`deciders` with `backend: laya`", "shadow": "`shadow_reader`", "decider": "`deciders`"}
-    deciders: Deciders | None = Field(None, description="Answer the conductor's questions within 400 ms.")
-    narrator: Helper | None = Field(None, description="Writes one status line while the model works.")
-    shadow_reader: Helper | None = Field(None, description="Answers the conductor's questions too, into the journal.")
+    deciders: Deciders | None = Field(default=None, description="Answer the conductor's questions within 400 ms.")
+    narrator: Helper | None = Field(default=None, description="Writes one status line while the model works.")
+    shadow_reader: Helper | None = Field(
+        default=None, description="Answers the conductor's questions too, into the journal."
+    )
 
 
 class Conductor(Section):
     """Decides class, package and effort of a request before the model sees it."""
 
-    enabled: bool = Field(False, description="Shape requests; off: every request runs as the client wrote it.")
+    enabled: bool = Field(default=False, description="Shape requests; off: every request runs as the client wrote it.")
 
 
 class LimitsSection(Section):
     """How long and how much."""
 
     renamed = {"timeout": "`request_timeout`, `queue_timeout` or `drain_timeout`", "max_tokens": "`default_max_tokens`"}
-    request_timeout: Time = Field(Duration(600.0), description="The longest a request may take, waiting included.")
+    request_timeout: Time = Field(
+        default=Duration(600.0), description="The longest a request may take, waiting included."
+    )
     queue_timeout: Time = Field(
-        Duration(120.0), description="A request that is not streamed waits no longer than this before it starts."
+        default=Duration(120.0),
+        description="A request that is not streamed waits no longer than this before it starts.",
     )
-    drain_timeout: Time = Field(Duration(30.0), description="Running requests may finish for this long at a stop.")
+    drain_timeout: Time = Field(
+        default=Duration(30.0), description="Running requests may finish for this long at a stop."
+    )
     max_queue: Annotated[int, Field(ge=0, le=100_000)] = Field(
-        64, description="Requests that may wait; the next one is told to come back later."
+        default=64, description="Requests that may wait; the next one is told to come back later."
     )
-    max_body: Size = Field(Bytes(8 << 20), description="The largest HTTP request.")
+    max_body: Size = Field(default=Bytes(8 << 20), description="The largest HTTP request.")
     default_max_tokens: Annotated[int, Field(ge=1)] = Field(
-        2048, description="Tokens to write when a client names no limit; cut to the room of the slot."
+        default=2048, description="Tokens to write when a client names no limit; cut to the room of the slot."
     )
-    keepalive: Time = Field(Duration(5.0), description="After this much silence a stream carries a comment line.")
+    keepalive: Time = Field(
+        default=Duration(5.0), description="After this much silence a stream carries a comment line."
+    )
 
 
 class Listen(Section):
     """Where the API answers, and to whom."""
 
     renamed = {"bind": "`host`", "address": "`host` and `port`", "cors": "`cors_origins`"}
-    host: Word = Field("127.0.0.1", description="Address to bind; `0.0.0.0` for every interface.")
-    port: Annotated[int, Field(ge=1, le=65_535)] = Field(8080, description="Port to bind.")
-    cors_origins: tuple[Word, ...] = Field((), description="Web pages that may call the API from a browser.")
+    host: Word = Field(default="127.0.0.1", description="Address to bind; `0.0.0.0` for every interface.")
+    port: Annotated[int, Field(ge=1, le=65_535)] = Field(default=8080, description="Port to bind.")
+    cors_origins: tuple[Word, ...] = Field(default=(), description="Web pages that may call the API from a browser.")
     allowed_hosts: tuple[Word, ...] = Field(
-        (), description="Further names the `Host` header may carry; loopback names and `host` are always allowed."
+        default=(),
+        description="Further names the `Host` header may carry; loopback names and `host` are always allowed.",
     )
 
 
 class Keys(Section):
     """Where API keys are read, one `name:key` a line. Keys never stand in a document. Neither set: the API is open."""
 
-    file: Word | None = Field(None, description="A file with one `name:key` a line.")
+    file: Word | None = Field(default=None, description="A file with one `name:key` a line.")
     variable: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=100)] | None = Field(
-        None, description="The name of an environment variable that holds such lines."
+        default=None, description="The name of an environment variable that holds such lines."
     )
 
 
 class Ledger(Section):
     """One row a request: counts and timings, never text."""
 
-    retention: Time = Field(Duration(90 * 86400.0), description="Rows older than this are deleted, in whole days.")
+    retention: Time = Field(
+        default=Duration(90 * 86400.0), description="Rows older than this are deleted, in whole days."
+    )
 
 
 class Engine(Section):
     """The process that owns the big model."""
 
     renamed = {"dtype": "`compute`", "kind": "`backend`", "num_threads": "`threads`"}
-    backend: Literal["native", "vllm"] = Field("native", description="What runs the big model.")
-    compute: Word | None = Field(None, description="The number format it computes in. Default: the profile's.")
-    device: Device | None = Field(None, description="Where it runs. Default: the profile's.")
+    backend: Literal["native", "vllm"] = Field(default="native", description="What runs the big model.")
+    compute: Word | None = Field(default=None, description="The number format it computes in. Default: the profile's.")
+    device: Device | None = Field(default=None, description="Where it runs. Default: the profile's.")
     threads: Annotated[int, Field(ge=1, le=1024)] | None = Field(
-        None, description="CPU threads of one forward. Default: every CPU of the box."
+        default=None, description="CPU threads of one forward. Default: every CPU of the box."
     )
     chunk: Annotated[int, Field(ge=16, le=65_536)] | None = Field(
-        None, description="Rows of one prefill piece. Default: the profile's."
+        default=None, description="Rows of one prefill piece. Default: the profile's."
     )
 
 
 class SamplingSection(Section):
     """What a request gets when it names nothing. Each key left out takes the profile's word, then the neutral value."""
 
-    temperature: Annotated[float, Field(ge=0, le=5)] | None = Field(None, description="0 is greedy; neutral: 1.")
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = Field(None, description="Neutral: 1.")
-    top_k: Annotated[int, Field(ge=0)] | None = Field(None, description="Neutral: 0, all candidates.")
-    min_p: Annotated[float, Field(ge=0, le=1)] | None = Field(None, description="Neutral: 0.")
-    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = Field(None, description="Neutral: 1.")
+    temperature: Annotated[float, Field(ge=0, le=5)] | None = Field(
+        default=None, description="0 is greedy; neutral: 1."
+    )
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = Field(default=None, description="Neutral: 1.")
+    top_k: Annotated[int, Field(ge=0)] | None = Field(default=None, description="Neutral: 0, all candidates.")
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = Field(default=None, description="Neutral: 0.")
+    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = Field(default=None, description="Neutral: 1.")
 
 
 class Downloads(Section):
     """Where `tandem pull` gets weights whose source is `hub:`."""
 
     endpoint: Annotated[str, Field(pattern=r"^https?://\S+$")] = Field(
-        "https://huggingface.co", description="Address that answers `/OWNER/NAME/resolve/REVISION/FILE`."
+        default="https://huggingface.co", description="Address that answers `/OWNER/NAME/resolve/REVISION/FILE`."
     )
 
 
@@ -270,22 +287,23 @@ class Appliance(Section):
         "parallel": "`slots.count`",
         "logs": "logs are kept in `logs` under the `state` directory",
     }
-    profile: Word = Field("smollm2-135m", description="Name of a document in `profiles/`, or a path to one.")
-    residency: Word = Field("laptop", description="Name of a document in `residency/`, or a path to one.")
+    profile: Word = Field(default="smollm2-135m", description="Name of a document in `profiles/`, or a path to one.")
+    residency: Word = Field(default="laptop", description="Name of a document in `residency/`, or a path to one.")
     state: Word = Field(
-        ".tandem", description="Directory for downloads, ledger and logs; relative to this document, or absolute."
+        default=".tandem",
+        description="Directory for downloads, ledger and logs; relative to this document, or absolute.",
     )
-    slots: Slots = Field(default_factory=Slots, description="How many sequences are held at once.")
-    memory: Memory = Field(default_factory=Memory, description="What stays free, and when rows get memory.")
-    roles: Roles = Field(default_factory=Roles, description="Small helper models beside the engine.")
-    conductor: Conductor = Field(default_factory=Conductor, description="Shapes requests before the model sees them.")
-    limits: LimitsSection = Field(default_factory=LimitsSection, description="How long and how much.")
-    listen: Listen = Field(default_factory=Listen, description="Where the API answers, and to whom.")
-    keys: Keys = Field(default_factory=Keys, description="Where API keys are read.")
-    ledger: Ledger = Field(default_factory=Ledger, description="One row a request, never text.")
-    engine: Engine = Field(default_factory=Engine, description="The process that owns the big model.")
-    sampling: SamplingSection = Field(default_factory=SamplingSection, description="What an unspoken request gets.")
-    downloads: Downloads = Field(default_factory=Downloads, description="Where weights come from.")
+    slots: Slots = Field(default=Slots(), description="How many sequences are held at once.")
+    memory: Memory = Field(default=Memory(), description="What stays free, and when rows get memory.")
+    roles: Roles = Field(default=Roles(), description="Small helper models beside the engine.")
+    conductor: Conductor = Field(default=Conductor(), description="Shapes requests before the model sees them.")
+    limits: LimitsSection = Field(default=LimitsSection(), description="How long and how much.")
+    listen: Listen = Field(default=Listen(), description="Where the API answers, and to whom.")
+    keys: Keys = Field(default=Keys(), description="Where API keys are read.")
+    ledger: Ledger = Field(default=Ledger(), description="One row a request, never text.")
+    engine: Engine = Field(default=Engine(), description="The process that owns the big model.")
+    sampling: SamplingSection = Field(default=SamplingSection(), description="What an unspoken request gets.")
+    downloads: Downloads = Field(default=Downloads(), description="Where weights come from.")
 
 
 # --- profiles/*.yaml --------------------------------------------------------------------------------------------
@@ -298,12 +316,12 @@ class Weights(Section):
         description="`package:MODULE/FILE`, `path:FILE` or `hub:OWNER/NAME/FILE@REVISION`."
     )
     distribution: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+==[A-Za-z0-9.!+_-]+$")] | None = Field(
-        None, description="The pinned distribution that carries a `package:` source."
+        default=None, description="The pinned distribution that carries a `package:` source."
     )
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = Field(
-        None, description="Of the file; required for `hub:`."
+        default=None, description="Of the file; required for `hub:`."
     )
-    size: Size | None = Field(None, description="Of the file.")
+    size: Size | None = Field(default=None, description="Of the file.")
     in_memory: dict[str, Figure] = Field(
         description="What the weights take once loaded, by the number format they are computed in."
     )
@@ -315,10 +333,10 @@ class Kv(Section):
     layers: Annotated[int, Field(ge=0)] = Field(description="Attention layers that keep rows.")
     heads: Annotated[int, Field(ge=1)] = Field(description="KV heads of one layer.")
     head_dim: Annotated[int, Field(ge=1)] = Field(description="Elements of one head.")
-    element: Size = Field(Bytes(2), description="Bytes of one element.")
-    indexer_key: Annotated[int, Field(ge=0)] = Field(0, description="Elements of one layer's indexer key.")
-    drafters: tuple[Size, ...] = Field((), description="What each drafter keeps a token.")
-    rotary: Size = Field(Bytes(0), description="What the rotary table keeps a token.")
+    element: Size = Field(default=Bytes(2), description="Bytes of one element.")
+    indexer_key: Annotated[int, Field(ge=0)] = Field(default=0, description="Elements of one layer's indexer key.")
+    drafters: tuple[Size, ...] = Field(default=(), description="What each drafter keeps a token.")
+    rotary: Size = Field(default=Bytes(0), description="What the rotary table keeps a token.")
 
 
 class SlotFigures(Section):
@@ -332,12 +350,12 @@ class Serving(Section):
     """How this model is served unless the appliance says otherwise."""
 
     compute: Word = Field(description="The number format it computes in.")
-    device: Device = Field("cpu", description="Where it runs.")
-    chunk: Annotated[int, Field(ge=16, le=65_536)] = Field(256, description="Rows of one prefill piece.")
-    slots: Annotated[int, Field(ge=1, le=16)] = Field(1, description="Slots.")
+    device: Device = Field(default="cpu", description="Where it runs.")
+    chunk: Annotated[int, Field(ge=16, le=65_536)] = Field(default=256, description="Rows of one prefill piece.")
+    slots: Annotated[int, Field(ge=1, le=16)] = Field(default=1, description="Slots.")
     side_window: Rows = Field(description="Rows a side slot can hold.")
-    graphs: bool = Field(False, description="Verify graphs on side slots.")
-    kv_pool: bool = Field(False, description="Rows get memory when they are written.")
+    graphs: bool = Field(default=False, description="Verify graphs on side slots.")
+    kv_pool: bool = Field(default=False, description="Rows get memory when they are written.")
 
 
 class Fact(Section):
@@ -351,10 +369,10 @@ class Fact(Section):
 class Profile(Section):
     """A model and how it is served on a class of hardware. A name that begins with `_` is only there to be extended."""
 
-    extends: Word | None = Field(None, description="The profile this one is written over; keys here win.")
-    description: str = Field("", description="One line for people.")
+    extends: Word | None = Field(default=None, description="The profile this one is written over; keys here win.")
+    description: str = Field(default="", description="One line for people.")
     model: Word = Field(description="The id clients see.")
-    aliases: tuple[Word, ...] = Field((), description="Further ids that mean this model.")
+    aliases: tuple[Word, ...] = Field(default=(), description="Further ids that mean this model.")
     family: Literal["llama", "qwen35", "flashnext"] = Field(description="The model code that runs it.")
     window: Rows = Field(description="Rows slot 0 can hold.")
     weights: Weights = Field(description="The model's files.")
@@ -363,8 +381,8 @@ class Profile(Section):
     runtime: Figure = Field(description="What the engine's process takes before any weight is loaded.")
     workspace: Figure = Field(description="The most one prefill chunk takes while it runs.")
     serving: Serving = Field(description="How this model is served unless the appliance says otherwise.")
-    sampling: SamplingSection = Field(default_factory=SamplingSection, description="What an unspoken request gets.")
-    facts: tuple[Fact, ...] = Field((), description="What is known about it, with how it is known.")
+    sampling: SamplingSection = Field(default=SamplingSection(), description="What an unspoken request gets.")
+    facts: tuple[Fact, ...] = Field(default=(), description="What is known about it, with how it is known.")
 
 
 # --- residency/*.yaml -------------------------------------------------------------------------------------------
@@ -382,39 +400,39 @@ class EngineOnBox(Section):
     """What one profile's engine was seen to hold on this box, side slots not counted (they are added)."""
 
     peak: Figure = Field(description="The most it may grow to: the declared peak.")
-    loaded: Figure | None = Field(None, description="What it holds once loaded and idle. Default: the peak.")
+    loaded: Figure | None = Field(default=None, description="What it holds once loaded and idle. Default: the peak.")
 
 
 class Claims(Section):
     """The roles' sizes on this box."""
 
-    decider: Figure | None = Field(None, description="Of one decider.")
-    narrator: Figure | None = Field(None, description="Of the narrator.")
-    shadow_reader: Figure | None = Field(None, description="Of the shadow reader.")
+    decider: Figure | None = Field(default=None, description="Of one decider.")
+    narrator: Figure | None = Field(default=None, description="Of the narrator.")
+    shadow_reader: Figure | None = Field(default=None, description="Of the shadow reader.")
 
 
 class Reload(Section):
     """When a role that was unloaded for memory may come back."""
 
-    margin: Size = Field(Bytes(4 << 30), description="Headroom above floor and claim that must be there.")
-    after: Time = Field(Duration(60.0), description="How long it must have been there.")
-    thrash: Time = Field(Duration(600.0), description="Unloaded again sooner than this: the next wait doubles.")
-    max_hold: Time = Field(Duration(3600.0), description="The longest wait.")
+    margin: Size = Field(default=Bytes(4 << 30), description="Headroom above floor and claim that must be there.")
+    after: Time = Field(default=Duration(60.0), description="How long it must have been there.")
+    thrash: Time = Field(default=Duration(600.0), description="Unloaded again sooner than this: the next wait doubles.")
+    max_hold: Time = Field(default=Duration(3600.0), description="The longest wait.")
 
 
 class Residency(Section):
     """Which small models may live beside the engine on one box."""
 
-    description: str = Field("", description="One line for people.")
-    box: BoxSection | None = Field(None, description="The machine, for plans made elsewhere.")
+    description: str = Field(default="", description="One line for people.")
+    box: BoxSection | None = Field(default=None, description="The machine, for plans made elsewhere.")
     floor: Size = Field(description="MemAvailable is never planned below this.")
     hard_floor: Size = Field(description="A commit that would pass it first gives everything else back.")
     margin: Size = Field(description="What is kept above the floor when a role asks to load.")
     engines: dict[str, EngineOnBox] = Field(
         default_factory=dict, description="What each profile's engine holds on this box, by profile name."
     )
-    claims: Claims = Field(default_factory=Claims, description="The roles' sizes on this box.")
-    reload: Reload = Field(default_factory=Reload, description="When an unloaded role may come back.")
+    claims: Claims = Field(default=Claims(), description="The roles' sizes on this box.")
+    reload: Reload = Field(default=Reload(), description="When an unloaded role may come back.")
 
 
 KINDS: Final[Mapping[str, type[Section]]] = {"appliance": Appliance, "profile": Profile, "residency": Residency}

@@ -85,7 +85,7 @@ class _Reader:
             self.problems.append(Problem("bad-text", f"{error}", layers.nearest(("profile",))))
             return None
         return Documents(
-            path, appliance, Path(profile_name).stem, profile, Path(residency_name).stem, residency,
+            path, appliance, _stem(profile_name), profile, _stem(residency_name), residency,
             weights, state, tuple(self.files), layers,
         )  # fmt: skip
 
@@ -95,7 +95,9 @@ class _Reader:
         seen: list[Path] = []
         base = self.base
         if Path(name).name.startswith("_"):
-            self._add("not-allowed", f"`{name}` is only there to be extended", place, help="name a profile that extends it")
+            self._add(
+                "not-allowed", f"`{name}` is only there to be extended", place, help="name a profile that extends it"
+            )
             return None
         while True:
             path = self._find("profiles", name, base, place)
@@ -139,7 +141,7 @@ class _Reader:
         self.files.append(candidates[0])  # so that creating it is seen
         known = sorted({file.stem for path in candidates for file in path.parent.glob("*.yaml")} - {""})
         known = [stem for stem in known if not stem.startswith("_")]
-        near = closest(Path(name).stem, known)
+        near = closest(_stem(name), known)
         self._add(
             "not-found",
             f"there is no document `{name}` in {folder}/",
@@ -154,7 +156,12 @@ class _Reader:
         try:
             text = path.read_text(encoding="utf-8-sig")
         except FileNotFoundError:
-            self._add("not-found", f"there is no {_shown(path)}", place, help="`tandem` reads `appliance.yaml` in the current directory, or the path you name")
+            self._add(
+                "not-found",
+                f"there is no {_shown(path)}",
+                place,
+                help="`tandem` reads `appliance.yaml` in the current directory, or the path you name",
+            )
             return None
         except UnicodeDecodeError:
             self._add("syntax", f"{_shown(path)} is not UTF-8 text", place)
@@ -166,7 +173,9 @@ class _Reader:
         self.problems += problems
         return None if any(problem.code == "syntax" for problem in problems) else tree
 
-    def _add(self, code: str, message: str, place: Place | None, notes: tuple[str, ...] = (), help: str | None = None) -> None:
+    def _add(
+        self, code: str, message: str, place: Place | None, notes: tuple[str, ...] = (), help: str | None = None
+    ) -> None:
         self.problems.append(Problem(code, message, place, notes, help))
 
     def sorted(self) -> list[Problem]:
@@ -178,6 +187,11 @@ class _Reader:
             return (order.get(place.file, -1), place.line, place.column) if place else (-1, 0, 0)
 
         return sorted(self.problems, key=key)
+
+
+def _stem(name: str) -> str:
+    """A document's name without folder and suffix; a name may hold dots (`qwen3.8-27b`)."""
+    return Path(name).name.removesuffix(".yml").removesuffix(".yaml")
 
 
 def _word(layers: Layers, key: str, model: type[Appliance]) -> str:
@@ -200,5 +214,3 @@ def _shown(path: Path) -> str:
     """As the user would write it: relative to where they are, when it lies below."""
     here = Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
-
-

@@ -80,14 +80,18 @@ def _floors(appliance: Appliance, residency: Residency, layers: Layers) -> list[
             "out-of-range",
             f"the hard floor of {format_bytes(hard)} is above the floor of {format_bytes(floor)}",
             layers.nearest(("memory", written)),
-            ("the hard floor is where requests are refused; the floor is where planning stops, so it is the higher one",),
+            ("requests are refused at the hard floor; planning stops above it, at the floor",),
         )
     ]
 
 
 def _claims(appliance: Appliance, claims: Claims, layers: Layers) -> list[Problem]:
     roles = appliance.roles
-    declared = (("deciders", roles.deciders, claims.decider), ("narrator", roles.narrator, claims.narrator), ("shadow_reader", roles.shadow_reader, claims.shadow_reader))
+    declared = (
+        ("deciders", roles.deciders, claims.decider),
+        ("narrator", roles.narrator, claims.narrator),
+        ("shadow_reader", roles.shadow_reader, claims.shadow_reader),
+    )
     return [
         Problem(
             "missing-key",
@@ -105,7 +109,13 @@ def _keys(appliance: Appliance, layers: Layers, base: Path, environment: Mapping
     keys = appliance.keys
     if keys.file is not None and keys.variable is not None:
         return [
-            Problem("not-allowed", "`file` and `variable` cannot both say where keys are read", layers.nearest(("keys", "variable")), (), "keep one of them")
+            Problem(
+                "not-allowed",
+                "`file` and `variable` cannot both say where keys are read",
+                layers.nearest(("keys", "variable")),
+                (),
+                "keep one of them",
+            )
         ]
     if keys.variable is not None and not environment.get(keys.variable):
         return [
@@ -122,7 +132,10 @@ def _keys(appliance: Appliance, layers: Layers, base: Path, environment: Mapping
                 "not-found",
                 "there is no such file",
                 layers.nearest(("keys", "file")),
-                (f"looked for {base / Path(keys.file).expanduser()}", "without it the API would be open, so nothing starts"),
+                (
+                    f"looked for {base / Path(keys.file).expanduser()}",
+                    "without it the API would be open, so nothing starts",
+                ),
             )
         ]
     return []

@@ -35,6 +35,8 @@ _KINDS: Final = {
     "int_parsing_size": "a smaller number",
 }
 
+_COMMA: Final = "inside `{ }` a comma ends a value: put a text that holds one in quotes"
+
 
 def read_shape(layers: Layers, model: type[Model]) -> tuple[Model | None, list[Problem]]:
     """The document as `model`, or None and everything about its shape that is wrong."""
@@ -62,7 +64,11 @@ class _Missing:
 
 def _problems(error: ValidationError, layers: Layers, model: type[Section]) -> list[Problem]:
     details = error.errors(include_url=False)
-    missing = [_Missing(_path(found["loc"][:-1], layers), str(found["loc"][-1])) for found in details if found["type"] == "missing"]
+    missing = [
+        _Missing(_path(found["loc"][:-1], layers), str(found["loc"][-1]))
+        for found in details
+        if found["type"] == "missing"
+    ]
     problems: list[Problem] = []
     paired: set[_Missing] = set()
     for found in details:
@@ -102,6 +108,9 @@ def _unknown_key(path: Path, layers: Layers, model: type[Section], meant: str | 
         return Problem(
             "unknown-key", f"unknown key `{name}`", _key(path, layers), notes, f"did you mean `{near}`?{required}"
         )
+    entry = layers.trees[0].entry(path)
+    if " " in name and entry is not None and entry.node.value is None:
+        return Problem("unknown-key", f"unknown key `{name}`", _key(path, layers), notes, _COMMA)
     elsewhere = [dotted(home) for home in _homes(model, name)]
     help = f"`{name}` belongs at {words(elsewhere)}" if elsewhere else None
     return Problem("unknown-key", f"unknown key `{name}`", _key(path, layers), notes, help)
@@ -138,13 +147,27 @@ def _bad_value(found: ErrorDetails, layers: Layers) -> Problem:
                 f"did you mean `{near}`?" if near else None,
             )
         case "greater_than_equal" | "less_than_equal" | "greater_than" | "less_than" as kind:
-            bound = context[{"greater_than_equal": "ge", "less_than_equal": "le", "greater_than": "gt", "less_than": "lt"}[kind]]
-            relation = {"greater_than_equal": "at least", "less_than_equal": "at most", "greater_than": "above", "less_than": "below"}[kind]
-            return Problem("out-of-range", f"{_shown(value, place)} is out of range: it must be {relation} {bound:,}", place)
+            bound = context[
+                {"greater_than_equal": "ge", "less_than_equal": "le", "greater_than": "gt", "less_than": "lt"}[kind]
+            ]
+            relation = {
+                "greater_than_equal": "at least",
+                "less_than_equal": "at most",
+                "greater_than": "above",
+                "less_than": "below",
+            }[kind]
+            return Problem(
+                "out-of-range", f"{_shown(value, place)} is out of range: it must be {relation} {bound:,}", place
+            )
         case "string_too_short" | "string_too_long":
             return Problem("out-of-range", "this text is empty" if value == "" else "this text is too long", place)
         case "string_pattern_mismatch":
-            return Problem("bad-text", f"{_shown(value, place)} does not have the form this key takes", place, (f"the form: {context['pattern']}",))
+            return Problem(
+                "bad-text",
+                f"{_shown(value, place)} does not have the form this key takes",
+                place,
+                (f"the form: {context['pattern']}",),
+            )
         case kind if kind in _KINDS:
             help = "a list is written `[a, b]`, or one `- item` a line" if kind == "tuple_type" else None
             return Problem("wrong-type", f"expected {_KINDS[kind]}, not {_kind_of(value, place)}", place, (), help)
@@ -168,7 +191,11 @@ def _shown(value: object, place: Place | None) -> str:
 
 
 def _short(value: object) -> str:
-    text = {True: "on", False: "off", None: "nothing"}.get(value, str(value)) if isinstance(value, (bool, NoneType)) else str(value)
+    text = (
+        {True: "on", False: "off", None: "nothing"}.get(value, str(value))
+        if isinstance(value, (bool, NoneType))
+        else str(value)
+    )
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 

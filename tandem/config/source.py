@@ -147,7 +147,10 @@ def read_tree(text: str, file: str) -> tuple[Tree, list[Problem]]:
 
 
 def read_value(text: str, column: int, line: str, file: str) -> tuple[Node, list[Problem]]:
-    """The value of a variable or flag, read as it would be in a document; `line` is shown, `column` is where it starts."""
+    """The value of a variable or flag, read as it would be in a document.
+
+    `line` is what a finding shows, `column` where in it the value begins.
+    """
     reader = _Reader(file, (line,), column)
     node = reader.compose(text)
     return node or Node(None, Span(0, column, len(text))), reader.problems
@@ -321,7 +324,7 @@ class Layers:
 
 
 def overlay(steps: Sequence[str], node: Node, key: Span) -> Node:
-    """`node` under the sections `steps`, as a variable or flag says it: the whole name stands for every key on the way."""
+    """`node` under the sections `steps`, as a variable or flag says it: `key`, the whole name, stands for each step."""
     for step in reversed(steps):
         node = Node({step: Entry(key, node)}, key)
     return node

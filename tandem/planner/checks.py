@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Final
 
 from tandem.config import Documents
 from tandem.config.documents import EngineOnBox, Profile
 from tandem.contract.plan import Box
-from tandem.errors import DoesNotFit, Place, Problem
+from tandem.errors import DocumentError, DoesNotFit, Place, Problem
 from tandem.planner.arithmetic import largest_reservation
 from tandem.planner.serving import Serving
 from tandem.planner.waterfall import EngineMemory, engine_memory
@@ -31,6 +32,22 @@ class Need:
     @property
     def fits(self) -> bool:
         return self.total + self.floor <= self.available
+
+
+FAMILIES: Final = frozenset({"llama"})  # what this version's engine has model code for
+
+
+def check_family(documents: Documents, box: Box) -> None:
+    """Raises `DocumentError` for a model this version cannot run here. A plan for another box may still be printed."""
+    if documents.profile.family not in FAMILIES and not box.declared:
+        problem = Problem(
+            "not-yet",
+            f"this version's engine has no code for the `{documents.profile.family}` family yet",
+            documents.place("profile"),
+            (f"it runs {', '.join(f'`{family}`' for family in sorted(FAMILIES))}",),
+            "name another profile; `tandem plan --box` prints a plan for this one",
+        )
+        raise DocumentError((problem,), tuple(str(file) for file in documents.files))
 
 
 def check_fit(documents: Documents, box: Box, serving: Serving, floor: int, held: int) -> EngineMemory:
@@ -56,9 +73,7 @@ def need_of(profile: Profile, serving: Serving, seen: EngineOnBox | None, availa
     return Need(memory, reservation, available, floor)
 
 
-def _does_not_fit(
-    documents: Documents, box: Box, serving: Serving, need: Need, seen: EngineOnBox | None
-) -> Problem:
+def _does_not_fit(documents: Documents, box: Box, serving: Serving, need: Need, seen: EngineOnBox | None) -> Problem:
     slots = f"{serving.count} slot{'s' if serving.count > 1 else ''}"
     every_window = serving.window + (serving.count - 1) * serving.side_window
     if serving.count > 1 and serving.side_window == serving.window and not serving.kv_pool:
@@ -67,7 +82,10 @@ def _does_not_fit(
     else:
         message = f"{slots} of `{documents.profile_name}` need {gib(need.total)} GiB"
     message += f"; {box.name} has {gib(need.available)} available and {gib(need.floor)} of it stays free"
-    parts = [f"{item.label} {gib(item.bytes)}" for item in need.memory.items]
+    sides = [item.bytes for item in need.memory.items if item.label.startswith("side slot")]
+    parts = [f"{item.label} {gib(item.bytes)}" for item in need.memory.items if not item.label.startswith("side slot")]
+    if sides:
+        parts.append(f"{len(sides)} side slot{'s' if len(sides) > 1 else ''} {gib(sum(sides))}")
     if need.reservation:
         parts.append(f"one full window when written {gib(need.reservation)}")
     total = need.total + need.floor
@@ -90,32 +108,36 @@ def _responsible(documents: Documents) -> Place | None:
 
 
 def _fix(documents: Documents, serving: Serving, need: Need, seen: EngineOnBox | None) -> str:
+    """The first two changes that fit, by the same sum that found the document too big."""
+    fixes = []
     for words, change in _changes(serving):
         tried = need_of(documents.profile, change, seen, need.available, need.floor)
         if tried.fits:
-            left = gib(tried.available - tried.total)
-            return f"{words} needs {gib(tried.total)} and leaves {left} GiB"
-    short = need_of(documents.profile, replace(serving, count=1), seen, need.available, need.floor)
-    missing = gib(short.total + short.floor - short.available)
-    return f"even one slot lacks {missing} GiB here: close other programs, lower `memory.floor`, or name a smaller profile"
+            fixes.append(
+                f"{words} needs {gib(tried.total)} GiB and leaves {gib(tried.available - tried.total)} available"
+            )
+    if fixes:
+        return "; or ".join(fixes[:2])
+    least = need_of(documents.profile, replace(serving, count=1), seen, need.available, need.floor)
+    missing = gib(least.total + least.floor - least.available)
+    return (
+        f"even one slot lacks {missing} GiB here: close other programs, lower `memory.floor`, or name a smaller profile"
+    )
 
 
 def _changes(serving: Serving) -> Iterator[tuple[str, Serving]]:
-    """What a person would try, from the least painful on."""
+    """What a person would try, from the least painful on; each kind of change stops at its first that fits."""
+    plain = replace(serving, graphs=False)
+    off = " with `graphs: off`" if serving.graphs else ""
     if serving.graphs:
-        yield "`slots.graphs: off`", replace(serving, graphs=False)
+        yield "`slots.graphs: off`", plain
     if not serving.kv_pool:
-        yield "`memory.kv_pool: on`, which pays for rows when they are written,", replace(serving, kv_pool=True)
+        yield "`memory.kv_pool: on` (rows are paid for when written)", replace(serving, kv_pool=True)
     narrow = serving.side_window
     while serving.count > 1 and (narrow := narrow // 2) >= max(4096, serving.chunk):
-        window = replace(serving, side_window=narrow)
-        yield f"`slots.side_window: {narrow}`", window
-        if serving.graphs:
-            yield f"`slots.side_window: {narrow}` with `slots.graphs: off`", replace(window, graphs=False)
+        yield f"`slots.side_window: {narrow}`{off}", replace(plain, side_window=narrow)
     for count in range(serving.count - 1, 0, -1):
-        yield f"`slots.count: {count}`", replace(serving, count=count)
-        if serving.graphs:
-            yield f"`slots.count: {count}` with `slots.graphs: off`", replace(serving, count=count, graphs=False)
+        yield f"`slots.count: {count}`{off}", replace(plain, count=count)
 
 
 def _low_peak(documents: Documents, shortfall: int) -> Problem:

@@ -12,6 +12,7 @@ import msgspec
 
 from tandem.config import Documents
 from tandem.contract.plan import (
+    Basis,
     Box,
     EnginePlan,
     Floors,
@@ -27,11 +28,10 @@ from tandem.contract.plan import (
     Program,
     RolePlan,
 )
-from tandem.planner.checks import check_fit
+from tandem.planner.checks import FAMILIES, check_family, check_fit
 from tandem.planner.roles import place_roles, plan_roles
 from tandem.planner.serving import Serving, chosen, resolve, sampling
 from tandem.planner.waterfall import EngineMemory
-from tandem.contract.plan import Basis
 
 _SOCKET_PATH: Final = 107  # bytes the kernel takes for a unix socket's name
 _LONGEST_SOCKET: Final = len("/supervisord.sock.4194304")  # supervisord binds under a name with its pid, then links
@@ -51,6 +51,7 @@ def compile_plan(
     `held` are the bytes our own running processes hold on that box now: they would be given back for the new plan,
     so they count as available. Raises `DoesNotFit` with the arithmetic.
     """
+    check_family(documents, box)
     serving = resolve(documents, box)
     live = plan_live(documents)
     memory = check_fit(documents, box, serving, live.floors.floor, held)
@@ -103,7 +104,7 @@ def plan_live(documents: Documents) -> Live:
 
 
 def plan_paths(state: Path, uid: int) -> Paths:
-    """Where things lie. Sockets have short names by the kernel's rule: a deep `state` gets its run directory in /tmp."""
+    """Where things lie. The kernel wants short names of sockets, so a deep `state` has its run directory in /tmp."""
     run = state / "run"
     if len(os.fsencode(run)) + _LONGEST_SOCKET > _SOCKET_PATH:
         run = Path(f"/tmp/tandem-{uid}-{hashlib.sha256(os.fsencode(state)).hexdigest()[:10]}")
@@ -197,9 +198,10 @@ def waterfall(
 
 def plan_warnings(documents: Documents, gateway: GatewayPlan, roles: tuple[RolePlan, ...]) -> list[str]:
     warnings = []
-    if documents.profile.family != "llama":
+    family = documents.profile.family
+    if family not in FAMILIES:
         warnings.append(
-            f"this version's engine has no code for the `{documents.profile.family}` family yet: it can plan this profile, not serve it"
+            f"this version's engine has no code for the `{family}` family yet: it plans this, not serves it"
         )
     elif not documents.weights.present:
         fetch = ": run `tandem pull`" if documents.weights.fetchable else f": put them at {documents.weights.path}"
@@ -215,9 +217,7 @@ def plan_warnings(documents: Documents, gateway: GatewayPlan, roles: tuple[RoleP
 
 def plan_id(plan: Plan) -> str:
     """The same documents on the same kind of box make the same id: what the memory happens to be now is left out."""
-    return short_hash(
-        (plan.appliance, plan.paths, plan.live, plan.engine, plan.gateway, plan.roles, plan.programs)
-    )
+    return short_hash((plan.appliance, plan.paths, plan.live, plan.engine, plan.gateway, plan.roles, plan.programs))
 
 
 def short_hash(value: object) -> str:

@@ -33,10 +33,10 @@ class Change:
 
 
 _BYTES: Final = frozenset(
-    {"floor", "hard_floor", "margin", "reload_margin", "max_body", "bytes_a_token", "workspace", "declared_peak", "claim"}
-)  # fmt: skip
+    ("floor", "hard_floor", "margin", "reload_margin", "max_body", "bytes_a_token", "workspace", "claim")
+)
 _SECONDS: Final = frozenset(
-    {"request_timeout", "queue_timeout", "drain_timeout", "keepalive", "reload_after", "thrash", "max_hold"}
+    ("request_timeout", "queue_timeout", "drain_timeout", "keepalive", "reload_after", "thrash", "max_hold")
 )
 _UNSAID: Final = frozenset({"weights_sha256", "declared_peak"})  # they follow from what is said beside them
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from tandem.config import Documents
-from tandem.config.documents import Figure, SamplingSection
-from tandem.contract.plan import Basis, Box, SamplingDefaults, SlotPlan
+from tandem.config.documents import SamplingSection, SlotFigures
+from tandem.contract.plan import Basis, Box, MemoryItem, SamplingDefaults, SlotPlan
 from tandem.planner.arithmetic import kv_bytes_a_token
 
 T = TypeVar("T")
@@ -28,25 +28,31 @@ class Serving:
     kv_pool: bool
     margin_rows: int
     bytes_a_token: int
-    with_graphs: Figure
-    without_graphs: Figure
+    figures: SlotFigures
+    measured: int | None  # the appliance's own figure for a side slot, which beats the profile's
 
     @property
-    def constant(self) -> Figure:
-        """What each slot takes beside its rows."""
-        return self.with_graphs if self.graphs else self.without_graphs
+    def constant(self) -> MemoryItem:
+        """What slot 0 takes beside its rows."""
+        figure = self.figures.graphs if self.graphs else self.figures.plain
+        return MemoryItem("constant", figure.size, figure.basis, figure.why)
+
+    @property
+    def side_constant(self) -> MemoryItem:
+        """What a side slot takes beside its rows."""
+        if self.measured is None:
+            return self.constant
+        return MemoryItem("constant", self.measured, Basis.CONFIGURED, "slots.side_constant")
 
     @property
     def slots(self) -> tuple[SlotPlan, ...]:
-        windows = (self.window, *[self.side_window] * (self.count - 1))
-        return tuple(SlotPlan(index, window, self.constant.size) for index, window in enumerate(windows))
+        side = [SlotPlan(index, self.side_window, self.side_constant.bytes) for index in range(1, self.count)]
+        return (SlotPlan(0, self.window, self.constant.bytes), *side)
 
 
 def resolve(documents: Documents, box: Box) -> Serving:
     appliance, profile = documents.appliance, documents.profile
     serving, slots = profile.serving, appliance.slots
-    measured = slots.side_constant
-    override = None if measured is None else Figure(size=measured, basis=Basis.CONFIGURED, why="slots.side_constant")
     return Serving(
         compute=chosen(appliance.engine.compute, serving.compute),
         device=chosen(appliance.engine.device, serving.device),
@@ -59,8 +65,8 @@ def resolve(documents: Documents, box: Box) -> Serving:
         kv_pool=chosen(appliance.memory.kv_pool, serving.kv_pool),
         margin_rows=appliance.memory.kv_margin_rows,
         bytes_a_token=kv_bytes_a_token(profile.kv),
-        with_graphs=chosen(override, profile.slot.graphs),
-        without_graphs=chosen(override, profile.slot.plain),
+        figures=profile.slot,
+        measured=slots.side_constant,
     )
 
 

@@ -8,6 +8,7 @@ from tandem.config.documents import EngineOnBox, Profile
 from tandem.contract.plan import Basis, MemoryItem
 from tandem.planner.arithmetic import declared_peak, slot_bytes
 from tandem.planner.serving import Serving
+from tandem.units import GIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +54,20 @@ def _parts(profile: Profile, serving: Serving) -> list[MemoryItem]:
     if not serving.kv_pool:
         arithmetic = f"{serving.window:,} rows x {serving.bytes_a_token:,} B"
         parts.append(MemoryItem("slot 0, rows", serving.window * serving.bytes_a_token, Basis.ARITHMETIC, arithmetic))
-    parts.append(MemoryItem("slot 0, beside its rows", constant.size, constant.basis, constant.why))
-    parts.append(MemoryItem("prefill workspace", profile.workspace.size, profile.workspace.basis, profile.workspace.why))
+    parts.append(MemoryItem("slot 0, beside its rows", constant.bytes, constant.basis, constant.why))
+    parts.append(
+        MemoryItem("prefill workspace", profile.workspace.size, profile.workspace.basis, profile.workspace.why)
+    )
     return parts
 
 
 def _side_slots(serving: Serving) -> list[MemoryItem]:
-    constant = serving.constant
-    size = slot_bytes(serving.side_window, serving.bytes_a_token, constant.size, pool=serving.kv_pool)
-    why = f"{serving.side_window:,} rows, committed when written" if serving.kv_pool else (
-        f"{serving.side_window:,} rows x {serving.bytes_a_token:,} B and {constant.size / 2**30:.2f} GiB"
+    constant = serving.side_constant
+    size = slot_bytes(serving.side_window, serving.bytes_a_token, constant.bytes, pool=serving.kv_pool)
+    why = (
+        f"{serving.side_window:,} rows, committed when written"
+        if serving.kv_pool
+        else (f"{serving.side_window:,} rows x {serving.bytes_a_token:,} B and {constant.bytes / GIB:.2f} GiB")
     )
     basis = constant.basis if serving.kv_pool else Basis.ARITHMETIC
     return [MemoryItem(f"side slot {index}", size, basis, why) for index in range(1, serving.count)]
