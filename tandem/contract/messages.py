@@ -214,6 +214,7 @@ class ProgramStatus(Struct, frozen=True):
     since: float  # unix time of the last change of state
     restarts: int
     sentence: str = ""
+    progress: float = 1.0  # of loading, 0 to 1
 
 
 class ReloadReport(Struct, frozen=True):
