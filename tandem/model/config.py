@@ -18,7 +18,6 @@ class ModelConfig:
     vocab: int
     norm_epsilon: float
     rope_base: float
-    rope_dim: int  # leading dims of a head that are rotated, at most head_dim
     window: int  # rows the model was trained for
     bos_token: int | None
     eos_token: int | None

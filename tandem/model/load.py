@@ -4,15 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
+import torch
+
+from tandem.errors import CannotStart
+from tandem.model.families.llama import Llama
 from tandem.model.interface import Model
+from tandem.model.weights.gguf import GgufFile
+from tandem.model.weights.quant import Compute
+
+_FAMILIES: Final = {"llama": Llama}
 
 
 def load(path: Path, compute: str, threads: int, progress: Callable[[float], None] = lambda share: None) -> Model:
-    """Read `path` (GGUF) and make it ready to run with `compute` (float32 | bfloat16 | int8) on `threads` threads.
+    """Read `path` (GGUF) and make it ready to run with `compute` (a `Compute` value) on `threads` threads.
 
     Sets torch's thread count for the process: row bits are measured, and promised, for that count. `progress`
     hears the loaded share, 0 to 1. Raises `CannotStart` with one sentence for a file that is missing, truncated,
     of another architecture, or whose tensors are not what the architecture needs.
     """
-    raise NotImplementedError
+    torch.set_num_threads(threads)
+    with GgufFile(path) as file:
+        if file.architecture not in _FAMILIES:
+            raise CannotStart(
+                f"{path} holds a model of architecture `{file.architecture}`; known are {', '.join(_FAMILIES)}"
+            )
+        model = _FAMILIES[file.architecture].read(file, Compute(compute), progress)
+    progress(1.0)
+    return model

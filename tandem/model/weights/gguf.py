@@ -1,0 +1,289 @@
+"""GGUF files: the header read once, each tensor read when it is asked for.
+
+Knows the container and its block formats, no architecture. The header is parsed here and not with the `gguf`
+package's reader, which takes seconds for a vocabulary; block formats and their sizes are that package's.
+Tensors are read, not mapped: memory holds one stored tensor at a time, and a file that shrinks meanwhile is an
+error instead of a signal.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Final, Self
+
+import gguf
+import numpy as np
+import torch
+from torch import Tensor
+
+from tandem.errors import CannotStart
+
+Value = int | float | bool | str | tuple[int | float | bool, ...] | None  # None: a list of strings, passed over
+
+_KIND = gguf.GGMLQuantizationType
+SUPPORTED: Final = frozenset(
+    {_KIND.F32, _KIND.F16, _KIND.BF16, _KIND.Q4_0, _KIND.Q4_1, _KIND.Q5_0, _KIND.Q5_1, _KIND.Q8_0, _KIND.Q6_K}
+)
+
+_VALUE = gguf.GGUFValueType
+_SCALARS: Final = {
+    _VALUE.UINT8: "<B",
+    _VALUE.INT8: "<b",
+    _VALUE.UINT16: "<H",
+    _VALUE.INT16: "<h",
+    _VALUE.UINT32: "<I",
+    _VALUE.INT32: "<i",
+    _VALUE.FLOAT32: "<f",
+    _VALUE.BOOL: "<?",
+    _VALUE.UINT64: "<Q",
+    _VALUE.INT64: "<q",
+    _VALUE.FLOAT64: "<d",
+}
+_NAMES_SHOWN: Final = 4  # tensors listed in one sentence
+_BLOCK: Final = 32  # weights that share a scale in the four-bit formats
+
+
+@dataclass(frozen=True, slots=True)
+class FourBit:
+    """A matrix as its file keeps it: `weight = scale * nibble + minimum`, groups of 32 along the inputs."""
+
+    nibbles: Tensor  # uint8 [out, in], 0 to 15
+    scale: Tensor  # float32 [out, in / 32]
+    minimum: Tensor  # float32 [out, in / 32]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """One tensor of a file, not yet read. `shape` is torch's order: a matrix is [out, in]."""
+
+    file: GgufFile
+    name: str
+    shape: tuple[int, ...]
+    kind: gguf.GGMLQuantizationType
+    offset: int  # from the start of the file
+    size: int  # bytes
+
+    @property
+    def is_four_bit(self) -> bool:
+        return self.kind in (_KIND.Q4_0, _KIND.Q4_1)
+
+    def float32(self) -> Tensor:
+        """The weights in full. Raises `CannotStart` when one of them is not a finite number."""
+        data = self.file.read(self)
+        if self.kind is _KIND.F32:
+            weights = torch.frombuffer(data, dtype=torch.float32).clone()
+        else:
+            block, block_bytes = gguf.GGML_QUANT_SIZES[self.kind]
+            stored = np.frombuffer(data, dtype=np.uint8).reshape(-1, self.shape[-1] // block * block_bytes)
+            weights = torch.from_numpy(gguf.quants.dequantize(stored, self.kind))
+        return self._finite(weights).reshape(self.shape)
+
+    def four_bit(self) -> FourBit:
+        """The weights of a Q4_0 or Q4_1 matrix without loss. Raises `CannotStart` as `float32` does."""
+        assert self.is_four_bit
+        has_minimum = self.kind is _KIND.Q4_1
+        groups = self.shape[-1] // _BLOCK
+        blocks = torch.frombuffer(self.file.read(self), dtype=torch.uint8).view(self.shape[0], groups, -1)
+        head = 4 if has_minimum else 2  # bytes of scale and minimum before the 16 bytes of nibbles
+        factors = self._finite(blocks[..., :head].contiguous().view(torch.float16).float())
+        packed = blocks[..., head:]
+        scale = factors[..., 0].contiguous()
+        return FourBit(
+            nibbles=torch.cat((packed & 15, packed >> 4), dim=-1).view(self.shape),
+            scale=scale,
+            minimum=factors[..., 1].contiguous() if has_minimum else scale * -8,
+        )
+
+    def _finite(self, numbers: Tensor) -> Tensor:
+        if not math.isfinite(numbers.sum(dtype=torch.float64).item()):  # any nan or infinity reaches the sum
+            raise CannotStart(f"tensor `{self.name}` in {self.file.path} holds numbers that are not finite")
+        return numbers
+
+
+class GgufFile:
+    """An open file: `metadata` and `tensors` by name. Use as a context manager."""
+
+    def __init__(self, path: Path) -> None:
+        """Reads the header. Raises `CannotStart` for anything but a whole little-endian GGUF file."""
+        self.path = path
+        self.metadata: dict[str, Value] = {}
+        self.tensors: dict[str, StoredTensor] = {}
+        try:
+            self._file = path.open("rb")
+        except OSError as error:
+            raise CannotStart(f"cannot read the weights {path}: {error.strerror}") from error
+        try:
+            self._size = os.fstat(self._file.fileno()).st_size
+            _HeaderReader(self, self._file).read()
+            self._check_ends()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """Closes, and lets the kernel drop the file's cached pages: the weights live in our memory now."""
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        self._file.close()
+
+    @property
+    def architecture(self) -> str:
+        return self.text("general.architecture")
+
+    def text(self, key: str) -> str:
+        value = self.metadata.get(key)
+        if not isinstance(value, str):
+            raise self._bad_key(key, "a text")
+        return value
+
+    def whole(self, key: str, default: int | None = None) -> int:
+        """A positive whole number. Raises `CannotStart` when it is absent (and no default is given) or not one."""
+        value = self.metadata.get(key, default)
+        if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
+            raise self._bad_key(key, "a positive whole number")
+        return value
+
+    def real(self, key: str, default: float | None = None) -> float:
+        value = self.metadata.get(key, default)
+        if not isinstance(value, float) or not math.isfinite(value):
+            raise self._bad_key(key, "a number")
+        return value
+
+    def token(self, key: str) -> int | None:
+        """A token id, or None when the file names none."""
+        value = self.metadata.get(key)
+        return value if isinstance(value, int) else None
+
+    def require(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """Raises `CannotStart` unless the file holds exactly these tensors, each in its shape and a known format."""
+        absent = [f"`{name}` {_shape(shape)}" for name, shape in shapes.items() if name not in self.tensors]
+        extra = [f"`{name}`" for name in self.tensors if name not in shapes]
+        shared = [(self.tensors[name], shape) for name, shape in shapes.items() if name in self.tensors]
+        wrong = [
+            f"`{tensor.name}` is {_shape(tensor.shape)}, expected {_shape(shape)}"
+            for tensor, shape in shared
+            if tensor.shape != shape
+        ]
+        unknown = [f"`{tensor.name}` ({tensor.kind.name})" for tensor, _ in shared if tensor.kind not in SUPPORTED]
+        for label, names in (
+            ("lacks", absent),
+            ("has unexpected tensors", extra),
+            ("has tensors of wrong shape:", wrong),
+            ("uses formats that cannot be read:", unknown),
+        ):
+            if names:
+                raise CannotStart(f"{self.path} {label} {_some(names)}")
+
+    def read(self, tensor: StoredTensor) -> bytearray:
+        """The stored bytes. Raises `CannotStart` when the file no longer has them."""
+        data = bytearray(tensor.size)
+        self._file.seek(tensor.offset)
+        if self._file.readinto(data) != tensor.size:
+            raise CannotStart(f"{self.path} became shorter while it was read")
+        return data
+
+    def _check_ends(self) -> None:
+        for tensor in self.tensors.values():
+            end = tensor.offset + tensor.size
+            if end > self._size:
+                raise CannotStart(
+                    f"{self.path} is truncated: tensor `{tensor.name}` ends at byte {end:,} of {self._size:,}",
+                    help="fetch it again with `tandem pull`",
+                )
+
+    def _bad_key(self, key: str, wanted: str) -> CannotStart:
+        held = f"holds {self.metadata[key]!r}" if key in self.metadata else "is missing"
+        return CannotStart(f"`{key}` {held} in {self.path}; {wanted} is needed")
+
+
+class _HeaderReader:
+    """Walks a header once and fills its file's `metadata` and `tensors`."""
+
+    def __init__(self, target: GgufFile, file: BinaryIO) -> None:
+        self._target = target
+        self._file = file
+
+    def read(self) -> None:
+        path = self._target.path
+        if self._file.read(4) != b"GGUF":
+            raise CannotStart(f"{path} is not a GGUF file")
+        try:
+            version = self._number("<I")
+            if version not in (2, 3):
+                raise CannotStart(f"{path} is GGUF version {version}; little-endian versions 2 and 3 are read")
+            num_tensors, num_keys = self._number("<Q"), self._number("<Q")
+            for _ in range(num_keys):
+                key = self._text()
+                self._target.metadata[key] = self._value(_VALUE(self._number("<I")))
+            self._read_tensors(num_tensors)
+        except (struct.error, EOFError) as error:
+            raise CannotStart(
+                f"{path} is truncated: it ends inside its header", help="fetch it again with `tandem pull`"
+            ) from error
+        except (ValueError, OverflowError, MemoryError) as error:  # an unknown type, a text that is none, absurd counts
+            raise CannotStart(
+                f"{path} has a damaged header: {error}", help="fetch it again with `tandem pull`"
+            ) from error
+
+    def _read_tensors(self, count: int) -> None:
+        entries = []
+        for _ in range(count):
+            name = self._text()
+            shape = tuple(reversed([self._number("<Q") for _ in range(self._number("<I"))]))
+            entries.append((name, shape, _KIND(self._number("<I")), self._number("<Q")))
+        alignment = self._target.whole("general.alignment", 32)
+        start = -(-self._file.tell() // alignment) * alignment
+        for name, shape, kind, offset in entries:
+            block, block_bytes = gguf.GGML_QUANT_SIZES[kind]
+            if name in self._target.tensors:
+                raise ValueError(f"tensor `{name}` appears twice")
+            if not shape or shape[-1] % block:
+                raise ValueError(f"tensor `{name}` {_shape(shape)} cannot be {kind.name}")
+            size = math.prod(shape) // block * block_bytes
+            self._target.tensors[name] = StoredTensor(self._target, name, shape, kind, start + offset, size)
+
+    def _value(self, kind: gguf.GGUFValueType) -> Value:
+        if kind is _VALUE.STRING:
+            return self._text()
+        if kind is not _VALUE.ARRAY:
+            value: int | float | bool = struct.unpack(_SCALARS[kind], self._exactly(struct.calcsize(_SCALARS[kind])))[0]
+            return value
+        item, length = _VALUE(self._number("<I")), self._number("<Q")
+        if item is _VALUE.STRING:
+            for _ in range(length):
+                self._exactly(self._number("<Q"))
+            return None
+        if item is _VALUE.ARRAY:
+            raise ValueError("a list of lists")
+        form = _SCALARS[item]
+        return struct.unpack(f"<{length}{form[1]}", self._exactly(length * struct.calcsize(form)))
+
+    def _text(self) -> str:
+        return self._exactly(self._number("<Q")).decode()
+
+    def _number(self, form: str) -> int:
+        number: int = struct.unpack(form, self._exactly(struct.calcsize(form)))[0]
+        return number
+
+    def _exactly(self, size: int) -> bytes:
+        data = self._file.read(size) if size <= self._target._size else b""
+        if len(data) != size:
+            raise EOFError
+        return data
+
+
+def _shape(shape: Sequence[int]) -> str:
+    return f"[{', '.join(map(str, shape))}]"
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - _NAMES_SHOWN
+    return ", ".join(names[:_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
