@@ -28,6 +28,7 @@ Change = Callable[[Row, Written], Row]
 Lowest = Callable[[Row], float]  # of the values still in play: the lowest that stays
 
 GREEDY_BELOW: Final = 1e-5  # a temperature that moves no token: noise of at most 23 times this
+_64_BITS: Final = 2**64 - 1
 _SURE_MASS: Final = (1e-2, 1e-4, 1e-7)  # relative weights at which a nucleus is looked for before a full sort
 
 
@@ -90,17 +91,26 @@ def _drawing(sampling: Sampling, seed: int) -> Callable[[Row, int], int]:
     filters = _filters(sampling)
 
     def draw(row: Row, position: int) -> int:
-        kept = row
-        for lowest in filters:
-            kept = kept[kept >= lowest(kept)]
         noise = gumbel(seed, position, len(row))
-        if kept is row:
+        if not filters:
             return _greedy(row + temperature * noise, position)
-        _greedy(row, position)  # a NaN compares as nothing and would leave the filters unseen
-        ids = np.flatnonzero(row >= kept.min())
+        _greedy(row, position)  # a NaN compares as nothing and would slip through the filters
+        ids = _keep(row, filters)
         return int(ids[_greedy(row[ids] + temperature * noise[ids], position)])
 
     return draw
+
+
+def keep(row: Row, sampling: Sampling) -> NDArray[np.intp]:
+    """The ids that top-k, top-p and min-p leave to draw from, ascending; at least one."""
+    return _keep(row, _filters(sampling))
+
+
+def _keep(row: Row, filters: Sequence[Lowest]) -> NDArray[np.intp]:
+    kept = row
+    for lowest in filters:
+        kept = kept[kept >= lowest(kept)]
+    return np.flatnonzero(row >= kept.min())
 
 
 def gumbel(seed: int, position: int, size: int) -> Noise:
@@ -109,7 +119,7 @@ def gumbel(seed: int, position: int, size: int) -> Noise:
     `-log(-log1p(-v))` keeps full precision for small v, which is the tail that wins: of 2**32 equally likely v the
     smallest gives 22.9, and none gives infinity.
     """
-    words = np.random.Philox(key=[seed & (2**64 - 1), 0], counter=[0, 0, 0, position]).random_raw((size + 1) // 2)
+    words = np.random.Philox(key=seed & _64_BITS, counter=position << 192).random_raw((size + 1) // 2)
     noise = words.view(np.uint32)[:size].astype(np.float32)
     noise += np.float32(0.5)
     noise *= np.float32(-(2.0**-32))

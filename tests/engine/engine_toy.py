@@ -1,0 +1,228 @@
+"""A model small enough to reason about, and an engine driven by hand: no threads, no sleeps, no clock of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tandem.contract.messages import (
+    Finished,
+    Generate,
+    Health,
+    Marks,
+    Message,
+    Progress,
+    Refused,
+    Sampling,
+    Started,
+    Tokens,
+)
+from tandem.contract.plan import EnginePlan, Floors, Hysteresis, KeySource, Limits, Live, SamplingDefaults, SlotPlan
+from tandem.engine.engine import Engine, World
+from tandem.engine.letters import PeerGone, Received, Sent
+from tandem.model.config import ModelConfig
+from tandem.model.interface import Block, SequenceState, Wants
+
+VOCAB = 64
+CHUNK = 4
+KIB = 1 << 10
+MIB = 1 << 20
+GIB = 1 << 30
+CONFIG = ModelConfig(**{**{each.name: 1 for each in fields(ModelConfig)}, "vocab": VOCAB})
+
+
+class ToyState(SequenceState):
+    """One number a row: a hash of every token up to it and of the shapes of the passes that wrote them."""
+
+    def __init__(self, window: int) -> None:
+        self.window = window
+        self.hashes = np.zeros(window, dtype=np.uint64)
+
+
+class ToyModel:
+    """Writes by hashing what its state holds: a wrong start, a stale row or a row of another sequence shows at once.
+
+    Rows of a chunk of another length hash differently, as products of another shape round differently; rows of one
+    pass do not depend on the other blocks of it.
+    """
+
+    config = CONFIG
+
+    def __init__(self, row_bucket: int = 8) -> None:
+        self.row_bucket = row_bucket
+        self.passes: list[list[int]] = []  # rows of each block of each pass
+        self.broken: list[Exception] = []  # raised by the next passes, one each
+
+    def new_state(self, window: int) -> ToyState:
+        return ToyState(window)
+
+    def forward(self, blocks: Sequence[Block]) -> Tensor:
+        self.passes.append([block.rows for block in blocks])
+        if self.broken:
+            raise self.broken.pop(0)
+        wanted: list[np.ndarray] = []
+        for block in blocks:
+            state = block.state
+            assert isinstance(state, ToyState) and block.start + block.rows <= state.window
+            last = mix(int(state.hashes[block.start - 1]) if block.start else 0)
+            rows = []
+            for row, token in enumerate(block.tokens.tolist()):
+                last = mix(last * 31 + token * 7919 + block.rows)
+                state.hashes[block.start + row] = last
+                rows.append(logits_of(last))
+            wanted += {Wants.ALL: rows, Wants.LAST: rows[-1:], Wants.NONE: []}[block.wants]
+        return torch.from_numpy(np.array(wanted, dtype=np.float32).reshape(-1, VOCAB))
+
+
+def mix(value: int) -> int:
+    value &= (1 << 64) - 1
+    value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 & ((1 << 64) - 1)
+    value = (value ^ (value >> 27)) * 0x94D049BB133111EB & ((1 << 64) - 1)
+    return value ^ (value >> 31)
+
+
+def logits_of(hashed: int) -> np.ndarray:
+    return np.random.Generator(np.random.Philox(key=[hashed, 0])).standard_normal(VOCAB, dtype=np.float32) * 3
+
+
+def engine_plan(
+    windows: Sequence[int] = (64, 64), chunk: int = CHUNK, bytes_a_token: int = KIB, workspace: int = 0
+) -> EnginePlan:
+    return EnginePlan(
+        backend="native",
+        family="toy",
+        weights="/nowhere.gguf",
+        weights_sha256=None,
+        compute="float32",
+        device="cpu",
+        threads=1,
+        chunk=chunk,
+        slots=tuple(SlotPlan(index, window, 0) for index, window in enumerate(windows)),
+        bytes_a_token=bytes_a_token,
+        workspace=workspace,
+        kv_pool=False,
+        kv_margin_rows=0,
+        graphs=False,
+        declared_peak=GIB,
+    )
+
+
+def live(max_queue: int = 8, request_timeout: float = 600.0, drain_timeout: float = 60.0, floor: int = GIB) -> Live:
+    return Live(
+        limits=Limits(
+            request_timeout=request_timeout,
+            queue_timeout=30.0,
+            drain_timeout=drain_timeout,
+            max_queue=max_queue,
+            max_body=MIB,
+            default_max_tokens=64,
+            keepalive=10.0,
+        ),
+        floors=Floors(floor=floor, hard_floor=0, margin=0),
+        hysteresis=Hysteresis(reload_margin=0, reload_after=60.0, thrash=600.0, max_hold=3600.0, unload_deciders=False),
+        keys=KeySource(),
+        sampling=SamplingDefaults(),
+        conductor=False,
+        ledger_days=30,
+    )
+
+
+def ask(
+    id: str,
+    prompt: Sequence[int] = (5, 6, 7),
+    max_tokens: int = 5,
+    *,
+    sampling: Sampling | None = None,
+    stop: Sequence[int] = (),
+    head_end: int | None = None,
+    scope: str = "",
+    own_work: bool = False,
+) -> Generate:
+    head = len(prompt) if head_end is None else head_end
+    return Generate(
+        id=id,
+        tokens=tuple(prompt),
+        max_tokens=max_tokens,
+        stop_tokens=tuple(stop),
+        sampling=sampling or Sampling(),
+        marks=Marks(head, len(prompt)),
+        own_work=own_work,
+        scope=scope,
+    )
+
+
+@dataclass
+class Hand:
+    """Turns an engine by hand and keeps what it said. Every turn takes a second and ends with a check of the books."""
+
+    engine: Engine
+    model: ToyModel
+    now: float = 0.0
+    available: int = 64 * GIB
+    sent: list[Sent] = field(default_factory=list)
+    health: Health | None = None
+
+    def turn(self, *messages: Message | PeerGone, peer: int = 1, seconds: float = 1.0) -> None:
+        self.now += seconds
+        self.engine.turn([Received(peer, message) for message in messages])
+        self.engine.check_integrity()
+
+    def until_idle(self, limit: int = 10_000) -> None:
+        for _ in range(limit):
+            if self.engine.schedule.is_idle:
+                return
+            self.turn()
+        raise AssertionError("the engine did not come to rest")
+
+    def to(self, id: str, peer: int = 1) -> list[Message]:
+        """Everything that was said about one request, in order."""
+        return [sent.message for sent in self.sent if sent.peer == peer and getattr(sent.message, "id", None) == id]
+
+    def tokens(self, id: str, peer: int = 1) -> list[int]:
+        return [token for message in self.to(id, peer) if isinstance(message, Tokens) for token in message.tokens]
+
+    def finished(self, id: str, peer: int = 1) -> Finished:
+        (message,) = [message for message in self.to(id, peer) if isinstance(message, Finished)]
+        return message
+
+    def refused(self, id: str, peer: int = 1) -> Refused:
+        (message,) = [message for message in self.to(id, peer) if isinstance(message, Refused)]
+        return message
+
+    def started(self, id: str, peer: int = 1) -> Started:
+        (message,) = [message for message in self.to(id, peer) if isinstance(message, Started)]
+        return message
+
+    def progress(self, id: str, peer: int = 1) -> list[Progress]:
+        return [message for message in self.to(id, peer) if isinstance(message, Progress)]
+
+
+def hand(plan: EnginePlan | None = None, limits: Live | None = None, row_bucket: int = 8, room: int = 64 * GIB) -> Hand:
+    model = ToyModel(row_bucket)
+    driver: Hand
+
+    def post(letters: list[Sent], health: Health) -> None:
+        driver.sent += letters
+        driver.health = health
+
+    world = World(
+        clock=lambda: driver.now,
+        available=lambda: driver.available,
+        noise=lambda: mix(len(driver.sent) + 1),
+        post=post,
+    )
+    driver = Hand(Engine.__new__(Engine), model)
+    driver.engine.__init__(model, plan or engine_plan(), limits or live(), room, world)  # type: ignore[misc]
+    return driver
+
+
+def alone(request: Generate, plan: EnginePlan | None = None) -> list[int]:
+    """What a request writes on an engine of its own, cold."""
+    driver = hand(plan)
+    driver.turn(request)
+    driver.until_idle()
+    return driver.tokens(request.id)

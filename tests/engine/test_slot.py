@@ -1,0 +1,94 @@
+"""What a slot keeps, and what a sequence takes over of what the model chose."""
+
+from __future__ import annotations
+
+import pytest
+from engine_toy import CHUNK, ToyModel, ask
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tandem.contract.messages import FinishReason
+from tandem.engine.sample import make_choice
+from tandem.engine.slot import Failed, Request, Resident, Sequence, Slot
+
+TOKENS = st.lists(st.integers(0, 2), max_size=30).map(tuple)
+
+
+@given(kept=TOKENS, prompt=TOKENS, chunk=st.integers(1, 8))
+def test_shared_is_the_common_beginning_of_what_is_kept(
+    kept: tuple[int, ...], prompt: tuple[int, ...], chunk: int
+) -> None:
+    rows = len(kept) - len(kept) % chunk
+    shared = Resident("me", kept, rows).shared_with("me", prompt, chunk)
+    same = 0
+    while same < min(rows, len(prompt)) and kept[same] == prompt[same]:
+        same += 1
+    assert shared == same
+    assert Resident("me", kept, rows).shared_with("you", prompt, chunk) == 0
+
+
+def sequence(max_tokens: int = 4, stop: tuple[int, ...] = (9,), prompt: tuple[int, ...] = (1, 2)) -> Sequence:
+    request = ask("a", prompt, max_tokens, stop=stop)
+    return Sequence(Request(1, request, 0.0), make_choice(request.sampling, prompt, 64, 0), max_tokens, 0, 0.0, 0)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "written", "end"),
+    [
+        ([3, 4], [3, 4], None),
+        ([3, 9, 5], [3], FinishReason.STOP),  # the stop token is not among the tokens, nor what stands behind it
+        ([3, 4, 5, 6, 7], [3, 4, 5, 6], FinishReason.LENGTH),
+        ([3, 4, 5, 9], [3, 4, 5], FinishReason.STOP),
+        ([3, 4, 5, 6, 9], [3, 4, 5, 6], FinishReason.LENGTH),
+    ],
+)
+def test_a_sequence_commits_up_to_its_end(chosen: list[int], written: list[int], end: FinishReason | None) -> None:
+    together, one_by_one = sequence(), sequence()
+    together.commit(chosen)
+    for token in chosen:
+        if one_by_one.end is None:
+            one_by_one.commit([token])
+    for found in (together, one_by_one):
+        assert (found.written, found.end) == (written, end)
+
+
+def test_untold_tokens_are_taken_once() -> None:
+    found = sequence()
+    found.commit([3, 4])
+    assert found.take_untold() == (3, 4)
+    assert found.take_untold() == ()
+    found.commit([5])
+    assert found.take_untold() == (5,)
+
+
+def slot_with(rows: int) -> Slot:
+    slot = Slot(0, 64, ToyModel().new_state(64))
+    slot.begin(sequence(prompt=tuple(range(10))))
+    slot.wrote(rows)
+    slot.keep(rows - rows % CHUNK)
+    return slot
+
+
+def test_an_ended_sequence_leaves_its_whole_chunks() -> None:
+    slot = slot_with(10)
+    slot.end(7.0)
+    assert (slot.kept.rows, slot.rows, slot.committed, slot.last_used) == (8, 8, 10, 7.0)
+    slot.check_integrity(CHUNK)
+
+
+def test_a_failed_sequence_leaves_nothing_to_resume_on() -> None:
+    slot = slot_with(10)
+    assert slot.sequence is not None
+    slot.sequence.end = Failed("it broke")
+    slot.end(7.0)
+    assert (slot.kept.rows, slot.rows, slot.committed) == (0, 0, 10)
+
+
+def test_what_the_next_sequence_does_not_share_is_no_longer_kept() -> None:
+    slot = slot_with(10)
+    slot.end(7.0)
+    following = sequence(prompt=(0, 1, 2, 3, 50, 60))
+    following.resumed = following.read = 4
+    slot.begin(following)
+    assert slot.kept == Resident("", following.prompt, 4)
+    assert slot.view.state == "reading" and slot.view.rows == 4
