@@ -93,8 +93,9 @@ def steer(name: str, state: State, facts: Facts, now: float) -> tuple[Record | N
             if not current:
                 return _retire(name, record, state, facts, now)
             assert program is not None
-            if verdict := condemn(record, facts.answers.get(name, Answer()), program, now):
-                return replace(record, verdict=verdict), [Kill(name)]
+            record = replace(record, verdict=condemn(record, facts.answers.get(name, Answer()), program, now))
+            if record.verdict:
+                return record, [Kill(name)]
             if record.state is ProgramState.READY:
                 return _keep(program, record, state, facts)
         case ProgramState.DRAINING:
@@ -164,7 +165,8 @@ def live_fingerprint(plan: Plan) -> str:
 
 def _is_ready(program: Program, state: State) -> bool:
     record = state.programs.get(program.name, Record())
-    return record.state is ProgramState.READY and record.fingerprint == program.fingerprint
+    planned = record.fingerprint == program.fingerprint
+    return record.state is ProgramState.READY and planned and not record.verdict
 
 
 def _start(program: Program, record: Record, state: State, now: float) -> Record:

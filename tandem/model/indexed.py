@@ -12,7 +12,7 @@ choice depends on nothing but the scores.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -50,36 +50,47 @@ class Selection:
     valid: Tensor  # bool [rows, width]
 
 
-class BlockIndex:
-    """The index of one layer over one sequence. `finish(means, positions)` turns block means into keys: norm, rope.
+Finish = Callable[[Tensor, Tensor], Tensor]
+"""(means [blocks, dim], positions of their first tokens [blocks]) -> keys [blocks, dim]: norm and rope."""
 
-    `keys` [window, dim] are kept a token, like KV rows. `blocks` [window / ratio, dim] follow from them.
+
+class BlockIndex:
+    """The index of one layer over one sequence; a part of its state.
+
+    `keys` [window, dim] are kept a token, like KV rows. The blocks' keys follow from them and are made when they are
+    first looked at.
     """
 
-    def __init__(self, config: IndexConfig, keys: Tensor, blocks: Tensor) -> None:
+    def __init__(self, config: IndexConfig, window: int, dtype: torch.dtype, finish: Finish) -> None:
         self.config = config
-        self.keys = keys
-        self.blocks = blocks
+        self.keys = torch.empty(window, config.dim, dtype=dtype)
+        self._finish = finish
+        self._blocks = torch.empty(window // config.ratio, config.dim, dtype=dtype)
+        self._made = 0  # blocks whose keys are up to date
 
-    def complete(self, finish: Callable[[Tensor, Tensor], Tensor], start: int, stop: int) -> None:
-        """Rows `start .. stop` of the sequence are final: make the keys of the blocks they complete."""
-        ratio = self.config.ratio
-        first, last = start // ratio, stop // ratio
-        if first < last:
-            means = self.keys[first * ratio : last * ratio].reshape(-1, ratio, self.config.dim).float().mean(dim=1)
-            positions = torch.arange(first, last, device=self.keys.device) * ratio
-            self.blocks[first:last] = finish(means.to(self.keys.dtype), positions)
+    def by_row(self) -> Sequence[Tensor]:
+        return (self.keys,)
 
-    def select(self, queries: Tensor, finish: Callable[[Tensor, Tensor], Tensor], start: int, tree: Tree) -> Selection:
+    def fixed(self) -> Sequence[Tensor]:
+        return ()
+
+    def begin(self, start: int) -> None:
+        self._made = min(self._made, start // self.config.ratio)
+
+    def settle(self, path: Sequence[int]) -> None:
+        pass
+
+    def select(self, queries: Tensor, start: int, tree: Tree) -> Selection:
         """For rows whose keys stand at `start ..` in the shape of `tree`. `queries` [rows, heads, dim], roped."""
         ratio, before = self.config.ratio, start // self.config.ratio
+        self._make(before)
         line = start - (ratio - 1) + tree.look_back(ratio - 1).flip(1)  # [rows, ratio]: the last tokens of each path
         ends = (start + tree.depths + 1) % ratio  # [rows]: tokens after the last complete block
         completing = (ends == 0).nonzero().flatten()
 
         fresh = self.keys[line[completing]].float().mean(dim=1).to(self.keys.dtype)
-        fresh = finish(fresh, start + tree.depths[completing] - (ratio - 1))
-        candidates = torch.cat([self.blocks[:before], fresh])
+        fresh = self._finish(fresh, start + tree.depths[completing] - (ratio - 1))
+        candidates = torch.cat([self._blocks[:before], fresh])
         tokens = torch.cat([torch.arange(before * ratio).reshape(before, ratio), line[completing]])
         visible = torch.cat([torch.ones(tree.rows, before, dtype=torch.bool), tree.ancestors[:, completing]], dim=1)
 
@@ -88,6 +99,14 @@ class BlockIndex:
         rows = torch.cat([tokens[chosen].flatten(1), line], dim=1)
         valid = torch.cat([taken.repeat_interleave(ratio, dim=1), tail], dim=1)
         return _packed(rows, valid, self.config.most_rows)
+
+    def _make(self, blocks: int) -> None:
+        """Bring the keys of the first `blocks` blocks, whose rows are final, up to date."""
+        ratio, made = self.config.ratio, self._made
+        if made < blocks:
+            means = self.keys[made * ratio : blocks * ratio].reshape(-1, ratio, self.config.dim).float().mean(dim=1)
+            self._blocks[made:blocks] = self._finish(means.to(self.keys.dtype), torch.arange(made, blocks) * ratio)
+            self._made = blocks
 
     def _best(self, queries: Tensor, candidates: Tensor, visible: Tensor) -> tuple[Tensor, Tensor]:
         """The best visible candidates of each row, in their order of position, and which of them are real."""

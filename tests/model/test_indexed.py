@@ -27,8 +27,9 @@ def random(*shape: int, seed: int = 0) -> Tensor:
 
 
 def filled(seed: int = 0) -> BlockIndex:
-    blocks = torch.full((WINDOW // CONFIG.ratio, CONFIG.dim), float("nan"))
-    return BlockIndex(CONFIG, random(WINDOW, CONFIG.dim, seed=seed), blocks)
+    index = BlockIndex(CONFIG, WINDOW, torch.float32, finish)
+    index.keys.copy_(random(WINDOW, CONFIG.dim, seed=seed))
+    return index
 
 
 def by_definition(keys: Tensor, query: Tensor, path: list[int]) -> set[int]:
@@ -50,9 +51,8 @@ shapes = st.integers(1, 12).flatmap(lambda rows: st.tuples(*(st.integers(0, max(
 @settings(max_examples=60, deadline=None)
 def test_each_row_of_a_tree_selects_by_its_own_path(shape: tuple[int, ...], start: int, seed: int) -> None:
     tree, index = Tree(shape), filled(seed)
-    index.complete(finish, 0, start)
     queries = random(tree.rows, CONFIG.heads, CONFIG.dim, seed=seed + 1)
-    selection = index.select(queries, finish, start, tree)
+    selection = index.select(queries, start, tree)
     for row in range(tree.rows):
         path = [*range(start), *(start + ancestor for ancestor in tree.path_to(row))]
         found = selection.rows[row][selection.valid[row]].tolist()
@@ -64,38 +64,34 @@ def test_each_row_of_a_tree_selects_by_its_own_path(shape: tuple[int, ...], star
 def test_a_chunk_selects_as_its_rows_do_one_by_one() -> None:
     whole, rows = filled(), filled()
     queries = random(50, CONFIG.heads, CONFIG.dim, seed=3)
-    together = whole.select(queries, finish, 0, chain(50))
+    together = whole.select(queries, 0, chain(50))
     for row in range(50):
-        alone = rows.select(queries[row : row + 1], finish, row, chain(1))
-        rows.complete(finish, row, row + 1)
+        alone = rows.select(queries[row : row + 1], row, chain(1))
         assert alone.rows[0][alone.valid[0]].tolist() == together.rows[row][together.valid[row]].tolist()
-    whole.complete(finish, 0, 50)
-    assert torch.equal(whole.blocks[:12], rows.blocks[:12])
-    assert whole.blocks[12].isnan().all(), "an incomplete block has no key"
 
 
 def test_among_equal_scores_the_earlier_block_is_taken() -> None:
     index = filled()
-    index.complete(finish, 0, 40)
-    selection = index.select(torch.zeros(1, CONFIG.heads, CONFIG.dim), finish, 40, chain(1))
+    selection = index.select(torch.zeros(1, CONFIG.heads, CONFIG.dim), 40, chain(1))
     assert selection.rows[0][selection.valid[0]].tolist() == [*range(8), 40]
 
 
 def test_a_rewound_sequence_forgets_the_blocks_after() -> None:
     index = filled()
-    index.complete(finish, 0, 60)
-    index.keys[21:40] = random(19, CONFIG.dim, seed=9)
-    queries = random(19, CONFIG.heads, CONFIG.dim, seed=4)
-    selection = index.select(queries, finish, 21, chain(19))
-    last = selection.rows[-1][selection.valid[-1]].tolist()
-    assert set(last) == by_definition(index.keys, queries[-1], list(range(40)))
+    index.select(random(1, CONFIG.heads, CONFIG.dim), 60, chain(1))
+    index.begin(21)
+    index.keys[21:] = random(WINDOW - 21, CONFIG.dim, seed=9)
+    for start, rows in ((21, 19), (40, 3)):
+        queries = random(rows, CONFIG.heads, CONFIG.dim, seed=start)
+        selection = index.select(queries, start, chain(rows))
+        last = selection.rows[-1][selection.valid[-1]].tolist()
+        assert set(last) == by_definition(index.keys, queries[-1], list(range(start + rows)))
 
 
 @pytest.mark.parametrize("rows", [1, 40])
 def test_attention_over_a_selection_is_attention_under_its_mask(rows: int) -> None:
     index, heads, kv_heads, dim = filled(), 6, 2, 8
-    index.complete(finish, 0, 23)
-    selection = index.select(random(rows, CONFIG.heads, CONFIG.dim, seed=5), finish, 23, chain(rows))
+    selection = index.select(random(rows, CONFIG.heads, CONFIG.dim, seed=5), 23, chain(rows))
     queries, keys, values = random(rows, heads, dim), random(WINDOW, kv_heads, dim), random(WINDOW, kv_heads, dim)
     ours = attend_selected(queries, keys, values, selection, dim**-0.5)
     mask = torch.zeros(rows, WINDOW, dtype=torch.bool)

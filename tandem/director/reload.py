@@ -1,0 +1,77 @@
+"""Reads the documents again and says what becomes of an edit."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from tandem.config import load
+from tandem.config.report import render_error
+from tandem.contract.messages import ReloadReport
+from tandem.contract.plan import Plan
+from tandem.director.state import State
+from tandem.director.trial import propose, refuse
+from tandem.errors import CannotStart, DocumentError, TandemError
+from tandem.memory.reading import read_box
+from tandem.planner.compile import compile_plan
+from tandem.planner.diff import ChangeClass, diff
+
+OURS: Final = frozenset({"TANDEM_RUN", "TANDEM_LOGS"})  # set for our own processes; they override no document
+UNCHANGED: Final = "nothing was changed, the running plan stays as it is"
+_log = logging.getLogger(__name__)
+
+
+class Judgement(Struct, frozen=True):
+    """What the documents say now: a plan, or why not."""
+
+    files: tuple[str, ...]  # every document that was read or looked for: what to watch for the next edit
+    plan: Plan | None = None
+    sentence: str = ""  # of a refusal
+    details: str = ""
+
+
+Judge = Callable[[Plan, int], Judgement]  # the running plan and the bytes its processes hold
+
+
+def judge_documents(running: Plan, held: int) -> Judgement:
+    """Never raises: whatever is wrong, the running plan stays and the reason is told."""
+    try:
+        environment = {name: value for name, value in os.environ.items() if name not in OURS}
+        documents = load(Path(running.appliance), environment=environment)
+        plan = compile_plan(documents, read_box(), held=held)
+        if not documents.weights.present:
+            raise CannotStart(
+                f"the weights are not at {documents.weights.path}",
+                "`tandem pull` brings them; then save the document again",
+            )
+    except DocumentError as error:
+        return Judgement(error.files or running.documents, None, str(error), render_error(error, UNCHANGED))
+    except TandemError as error:
+        return Judgement(running.documents, None, str(error), render_error(error, UNCHANGED))
+    except Exception as error:
+        _log.exception("our bug: the documents could not be judged")
+        sentence = f"our bug, its traceback is in the director's log: {error!r}"
+        return Judgement(running.documents, None, sentence, f"{sentence}\n")
+    return Judgement(plan.documents, plan)
+
+
+def apply(state: State, judgement: Judgement, at: float) -> State:
+    """The state after an edit was judged, at unix time `at`. Pure."""
+    if judgement.plan is None:
+        return refuse(state, judgement.sentence, judgement.details, at)
+    change = diff(state.plan, judgement.plan)
+    sentence = "; ".join(change.sentences)
+    if change.moves:
+        return refuse(state, "the appliance itself moves: `tandem down`, then `tandem up`", sentence + "\n", at)
+    if change.kind is not ChangeClass.NONE:
+        return propose(state, judgement.plan, str(change.kind), sentence, at)
+    if state.report is None or state.report.outcome not in ("refused", "rolled_back"):
+        return state
+    report = ReloadReport(at=at, outcome="applied", change="none", sentence="the documents say again what runs")
+    return replace(state, report=report)
