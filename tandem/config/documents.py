@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar, Final, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from tandem.contract.plan import Basis
@@ -44,10 +44,11 @@ def _basis(value: object) -> object:
 
 
 def exact_size(size: int) -> str:
-    """The shortest way to write a size so that it reads back as itself: `8 MiB`, `1134 MiB`, `23040 B`."""
+    """The shortest way to write a size so that it reads back as itself: `8 MiB`, `1.134 GiB`, `23041 B`."""
     for unit, width in (("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)):
-        if size and size % (1 << width) == 0:
-            return f"{size >> width} {unit}"
+        number = f"{size / (1 << width):.3f}".rstrip("0").rstrip(".")
+        if size >= 1 << width and round(float(number) * (1 << width)) == size:
+            return f"{number} {unit}"
     return f"{size} B"
 
 
@@ -66,13 +67,11 @@ TIME_PATTERN: Final = r"^\s*(\d+(\.\d+)?|\d{1,3}(,\d{3})+)\s*(ms|s|min|h|d)\s*$"
 Size = Annotated[
     Bytes,
     BeforeValidator(_quantity("bad-size", parse_bytes, "`15 GiB`, `512 MiB` or `0 B`")),
-    PlainSerializer(exact_size, return_type=str, when_used="json"),
     WithJsonSchema({"type": "string", "pattern": SIZE_PATTERN, "examples": ["15 GiB"], "title": "size"}),
 ]
 Time = Annotated[
     Duration,
     BeforeValidator(_quantity("bad-duration", parse_duration, "`60s`, `10min` or `400ms`")),
-    PlainSerializer(exact_duration, return_type=str, when_used="json"),
     WithJsonSchema({"type": "string", "pattern": TIME_PATTERN, "examples": ["60s"], "title": "duration"}),
 ]
 Rows = Annotated[int, Field(ge=1, le=16_777_216)]
@@ -82,10 +81,15 @@ Device = Literal["cpu", "cuda"]
 
 
 class Section(BaseModel):
-    """A part of a document. `renamed` keeps explaining keys that people still write from elsewhere or earlier."""
+    """A part of a document.
+
+    `renamed` keeps explaining keys that people still write from elsewhere or earlier; `remark` is added to whatever is
+    found wrong with the section.
+    """
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
     renamed: ClassVar[Mapping[str, str]] = {}
+    remark: ClassVar[str] = ""
 
 
 class Figure(Section):
@@ -225,6 +229,7 @@ class Listen(Section):
 class Keys(Section):
     """Where API keys are read, one `name:key` a line. Keys never stand in a document. Neither set: the API is open."""
 
+    remark = "a key never stands in a document: `file` names a file, `variable` an environment variable"
     file: Word | None = Field(default=None, description="A file with one `name:key` a line.")
     variable: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=100)] | None = Field(
         default=None, description="The name of an environment variable that holds such lines."
@@ -442,6 +447,22 @@ def json_schema(kind: str) -> dict[str, Any]:
     """The JSON Schema of one kind of document, for editors. `extends` may supply a profile's required keys."""
     schema = KINDS[kind].model_json_schema()
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
-    if kind == "profile":
-        schema.pop("required", None)
+    sections = (schema, *schema["$defs"].values())
+    for section in sections if kind == "profile" else ():
+        if section["title"] not in ("Figure", "Fact"):
+            section.pop("required", None)
+    for section in sections:
+        for field in section.get("properties", {}).values():
+            _write_default(field)
     return schema
+
+
+def _write_default(field: dict[str, Any]) -> None:
+    """A default as a person would write it: `8 MiB`, not 8388608; a section's and `null` say nothing to anyone."""
+    default = field.get("default")
+    if default is None or isinstance(default, dict):
+        field.pop("default", None)
+    elif field.get("title") == "size":
+        field["default"] = exact_size(default)
+    elif field.get("title") == "duration":
+        field["default"] = exact_duration(default)

@@ -54,6 +54,29 @@ def load(appliance: Path, overrides: Sequence[str] = (), environment: Mapping[st
     return documents
 
 
+def check(path: Path, environment: Mapping[str, str] = os.environ) -> str:
+    """Checks one document, of the kind its folder says (`profiles/`, `residency/`, else an appliance); says the kind.
+
+    An appliance is checked with all it names; a profile whose name begins with `_` may lack what its heirs bring.
+    Raises `DocumentError` as `load` does.
+    """
+    path = path.absolute()
+    kind = {"profiles": "profile", "residency": "residency"}.get(path.parent.name, "appliance")
+    if kind == "appliance":
+        load(path, environment=environment)
+        return kind
+    reader = _Reader(path.parent.parent)
+    if kind == "profile":
+        reader.profile(str(path), None)
+        if path.name.startswith("_"):
+            reader.problems = [problem for problem in reader.problems if problem.code != "missing-key"]
+    else:
+        reader.residency(str(path), None)
+    if reader.problems:
+        raise DocumentError(tuple(reader.sorted()), tuple(str(file) for file in reader.files))
+    return kind
+
+
 @dataclass(slots=True)
 class _Reader:
     base: Path  # the folder of appliance.yaml
@@ -72,8 +95,8 @@ class _Reader:
 
         profile_name = _word(layers, "profile", Appliance)
         residency_name = _word(layers, "residency", Appliance)
-        profile = self._profile(profile_name, layers.nearest(("profile",)))
-        residency = self._residency(residency_name, layers.nearest(("residency",)))
+        profile = self._named_profile(profile_name, layers.nearest(("profile",)))
+        residency = self.residency(residency_name, layers.nearest(("residency",)))
         if appliance is None or profile is None or residency is None:
             return None
 
@@ -89,16 +112,17 @@ class _Reader:
             weights, state, tuple(self.files), layers,
         )  # fmt: skip
 
-    def _profile(self, name: str, place: Place | None) -> Profile | None:
+    def _named_profile(self, name: str, place: Place | None) -> Profile | None:
+        if _stem(name).startswith("_"):
+            self._add("not-allowed", f"`{name}` is there to be extended", place, (), "name a profile that extends it")
+            return None
+        return self.profile(name, place)
+
+    def profile(self, name: str, place: Place | None) -> Profile | None:
         """The profile and everything it extends, the one asked for strongest."""
         trees: list[Tree] = []
         seen: list[Path] = []
         base = self.base
-        if Path(name).name.startswith("_"):
-            self._add(
-                "not-allowed", f"`{name}` is only there to be extended", place, help="name a profile that extends it"
-            )
-            return None
         while True:
             path = self._find("profiles", name, base, place)
             if path is None:
@@ -120,7 +144,7 @@ class _Reader:
         self.problems += problems
         return profile
 
-    def _residency(self, name: str, place: Place | None) -> Residency | None:
+    def residency(self, name: str, place: Place | None) -> Residency | None:
         path = self._find("residency", name, self.base, place)
         tree = self._tree(path, place) if path is not None else None
         if tree is None:

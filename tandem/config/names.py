@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from tandem.config.documents import Appliance, Claims, Profile, Residency
+from tandem.config.documents import Appliance, Claims, Keys, Profile, Residency
 from tandem.config.shape import words
 from tandem.config.source import Layers
 from tandem.errors import Problem
@@ -26,6 +26,7 @@ def check_names(
         *_floors(appliance, residency, layers),
         *_claims(appliance, residency.claims, layers),
         *_keys(appliance, layers, base, environment),
+        *_weights(profile, layers),
     ]
 
 
@@ -117,25 +118,29 @@ def _keys(appliance: Appliance, layers: Layers, base: Path, environment: Mapping
                 "keep one of them",
             )
         ]
+    # Neither value is said: people paste the key itself where its name belongs.
     if keys.variable is not None and not environment.get(keys.variable):
         return [
-            Problem(
-                "not-found",
-                f"the environment variable `{keys.variable}` is not set",
-                layers.nearest(("keys", "variable")),
-                ("without it the API would be open, so nothing starts",),
-            )
+            _no_keys("the environment variable that `keys.variable` names is not set", ("keys", "variable"), layers)
         ]
     if keys.file is not None and not (base / Path(keys.file).expanduser()).is_file():
-        return [
-            Problem(
-                "not-found",
-                "there is no such file",
-                layers.nearest(("keys", "file")),
-                (
-                    f"looked for {base / Path(keys.file).expanduser()}",
-                    "without it the API would be open, so nothing starts",
-                ),
-            )
-        ]
+        return [_no_keys("the file that `keys.file` names is not there", ("keys", "file"), layers)]
     return []
+
+
+def _no_keys(message: str, path: tuple[str, str], layers: Layers) -> Problem:
+    notes = ("without its keys the API would be open, so nothing starts",)
+    return Problem("not-found", message, layers.nearest(path), notes, Keys.remark)
+
+
+def _weights(profile: Profile, layers: Layers) -> list[Problem]:
+    weights = profile.weights
+    if weights.source.startswith("hub:") and weights.sha256 is None:
+        message = "this profile's weights come from a hub and pin no `sha256`"
+        help = "add the file's `sha256` to the profile: what is fetched is proved by it"
+    elif profile.serving.compute not in weights.in_memory:
+        message = f"this profile does not say what its weights take in `{profile.serving.compute}`"
+        help = f"add `{profile.serving.compute}:` to `weights.in_memory` in the profile"
+    else:
+        return []
+    return [Problem("missing-key", message, layers.nearest(("profile",)), (), help)]

@@ -18,7 +18,7 @@ from tandem.config.source import Layers, Node, Span, Tree, overlay, read_value, 
 from tandem.errors import Place, Problem
 
 PREFIX: Final = "TANDEM_"
-OURS: Final = frozenset({"TANDEM_RUN"})  # set for our own processes; it overrides no document
+OURS: Final = frozenset({"TANDEM_RUN", "TANDEM_LOGS"})  # set for our own processes; they override no document
 
 Model = TypeVar("Model", bound=Section)
 
@@ -101,6 +101,3 @@ def as_variables(flags: Sequence[str]) -> dict[str, str]:
     """`--set` flags as the variables that say the same, so that a process started later can be told."""
     pairs = (flag.partition("=")[::2] for flag in flags)
     return {PREFIX + name.strip().replace(".", "__").upper(): value for name, value in pairs}
-
-
-__all__ = ["OURS", "PREFIX", "Node", "as_variables", "read_overrides", "validate"]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import NoneType
 from typing import Annotated, Any, Final, TypeVar, get_args, get_origin
 
@@ -16,7 +16,7 @@ from pydantic_core import ErrorDetails
 
 from tandem.config.documents import Section
 from tandem.config.settings import validate
-from tandem.config.source import Layers, Path, dotted
+from tandem.config.source import HIDDEN, Layers, Path, dotted, without_secrets
 from tandem.errors import Place, Problem
 
 Model = TypeVar("Model", bound=Section)
@@ -80,7 +80,7 @@ def _problems(error: ValidationError, layers: Layers, model: type[Section]) -> l
                 paired.add(wanted[meant])
             problems.append(_unknown_key(path, layers, model, meant))
         elif found["type"] != "missing":
-            problems.append(_bad_value(found, layers))
+            problems.append(_remarked(_bad_value(found, layers), model, _path(found["loc"], layers)))
     problems += [_missing_key(lack, layers, model) for lack in missing if lack not in paired]
     return problems
 
@@ -95,10 +95,12 @@ def _path(loc: tuple[int | str, ...], layers: Layers) -> Path:
 
 
 def _unknown_key(path: Path, layers: Layers, model: type[Section], meant: str | None) -> Problem:
-    name = str(path[-1])
+    name = without_secrets(str(path[-1]))
     section = section_at(model, path[:-1])
     known = list(section.model_fields) if section else []
     notes = (f"{'this section' if path[:-1] else 'this document'} knows {words(known)}",)
+    if section is not None and section.remark:
+        return Problem("unknown-key", f"unknown key `{name}`", _key(path, layers), notes, section.remark)
     renamed = section.renamed.get(name.lower()) if section else None
     if renamed is not None:
         return Problem("unknown-key", f"unknown key `{name}`", _key(path, layers), notes, f"write {renamed}")
@@ -114,6 +116,14 @@ def _unknown_key(path: Path, layers: Layers, model: type[Section], meant: str | 
     elsewhere = [dotted(home) for home in _homes(model, name)]
     help = f"`{name}` belongs at {words(elsewhere)}" if elsewhere else None
     return Problem("unknown-key", f"unknown key `{name}`", _key(path, layers), notes, help)
+
+
+def _remarked(problem: Problem, model: type[Section], path: Path) -> Problem:
+    for end in (len(path), len(path) - 1):
+        section = section_at(model, path[:end]) if end >= 0 else None
+        if section is not None and section.remark:
+            return replace(problem, help=section.remark)
+    return problem
 
 
 def _missing_key(lack: _Missing, layers: Layers, model: type[Section]) -> Problem:
@@ -186,8 +196,8 @@ def _start(layers: Layers) -> Place:
 
 def _shown(value: object, place: Place | None) -> str:
     """The user's value in a sentence; never one that the line itself does not show."""
-    hidden = place is not None and "\u2022" in place.source
-    return "this value" if hidden or isinstance(value, (Mapping, tuple)) else f"`{_short(value)}`"
+    hidden = place is not None and HIDDEN in place.source
+    return "this value" if hidden or isinstance(value, (Mapping, tuple)) else f"`{without_secrets(_short(value))}`"
 
 
 def _short(value: object) -> str:
@@ -206,9 +216,11 @@ def _kind_of(value: object, place: Place | None) -> str:
         case bool():
             return f"the switch `{_short(value)}`"
         case int() | float():
-            return f"the number {_shown(value, place)}"
+            shown = _shown(value, place)
+            return f"the number {shown}" if shown.startswith("`") else "a number"
         case str():
-            return f"the text {_shown(value, place)}"
+            shown = _shown(value, place)
+            return f"the text {shown}" if shown.startswith("`") else "text"
         case Mapping():
             return "a section"
         case _:

@@ -21,6 +21,7 @@ Step = str | int
 Path = tuple[Step, ...]
 Scalar = str | int | float | bool | None
 
+HIDDEN: Final = "\u2022"  # stands for each character of a secret
 MAX_NODES: Final = 20_000  # aliases can name one list a billion times; no honest document comes near this
 MAX_TEXT: Final = 1 << 20
 _MAX_DEPTH: Final = 60
@@ -28,10 +29,10 @@ _MAX_DEPTH: Final = 60
 _INT: Final = re.compile(r"[-+]?\d[\d_]{0,29}")
 _FLOAT: Final = re.compile(r"[-+]?(\d[\d_]*)?\.\d*([eE][-+]?\d+)?")
 _LINE_BREAK: Final = re.compile("\r\n|[\r\n\x85\u2028\u2029]")  # YAML's line breaks, which are not Python's
-_SECRET_NAME: Final = re.compile(r"(^|[_\-.])(api_?keys?|keys?|tokens?|secrets?|passwords?|bearer|credentials?)$", re.I)
-_NOT_SECRET: Final = frozenset({"indexer_key", "max_tokens", "default_max_tokens"})
+_SECRET_NAME: Final = re.compile(r"(^|[_\-.])(api_?keys?|keys?|token|secret|password|bearer|credentials?)$", re.I)
+_NOT_SECRET: Final = frozenset({"indexer_key"})
 _SECRET_VALUE: Final = re.compile(r"(\b(?:sk|pk|hf|ghp|gho|xox[bp]|glpat)[-_]|\bbearer\s+)[\w\-.~+/=]{6,}", re.I)
-_LINE_KEY: Final = re.compile(r"^(\s*(?:-\s+)?[\"']?(?P<key>[^\s\"':{}\[\],]+)[\"']?\s*[:=]\s*)(?P<value>\S.*)$")
+_LINE_KEY: Final = re.compile(r"(\s*(?:-\s+)?[\"']?(?P<key>[^\s\"':={}\[\],]+)[\"']?\s*[:=]\s*)(?P<value>\S.*)")
 _INLINE_KEY: Final = re.compile(r"([\"']?(?P<key>[A-Za-z_][\w\-.]*)[\"']?\s*:\s*)(?P<value>[^,}\]]+)")
 
 
@@ -97,8 +98,12 @@ class Tree:
         return self.place_of(entry.key if on_key or collection else entry.node.span, path)
 
     def place_of(self, span: Span, path: Path = ()) -> Place:
-        line = self.lines[max(span.line, 1) - 1] if max(span.line, 1) <= len(self.lines) else ""
-        return Place(self.file, span.line, span.column, max(span.length, 1), dotted(path), without_secrets(line))
+        index = max(span.line, 1) - 1
+        line = self.lines[index] if index < len(self.lines) else ""
+        sections = path[:-1] if path else _sections_above(self.lines, index)
+        secret = any(is_secret(str(step)) for step in sections)
+        shown = _without_value(line) if secret else without_secrets(line)
+        return Place(self.file, span.line, span.column, max(span.length, 1), without_secrets(dotted(path)), shown)
 
 
 def _child(node: Node, step: Step) -> Entry | None:
@@ -115,24 +120,49 @@ def dotted(path: Path) -> str:
     return text.removeprefix(".")
 
 
+def is_secret(name: str) -> bool:
+    """Whether a key (or a section) of this name holds something that must never be shown."""
+    return _SECRET_NAME.search(name) is not None and name not in _NOT_SECRET
+
+
 def without_secrets(line: str) -> str:
     """The user's line as it may be shown: values of keys that name a secret, and values that look like one, go.
 
     Carets keep their columns: every hidden character is replaced, none is removed.
     """
 
-    def hide(text: str) -> str:
-        return "\u2022" * len(text)
-
     def by_name(match: re.Match[str]) -> str:
-        name = match["key"].lower().replace("__", ".")
-        if not _SECRET_NAME.search(name) or name in _NOT_SECRET or match["value"].startswith(("{", "[")):
-            return match[0]
-        return match[1] + hide(match["value"])
+        return match[1] + _hidden(match["value"]) if is_secret(match["key"]) else match[0]
 
-    line = _LINE_KEY.sub(by_name, line)
-    line = _INLINE_KEY.sub(by_name, line)
-    return _SECRET_VALUE.sub(lambda match: hide(match[0]), line)
+    line = _INLINE_KEY.sub(by_name, _LINE_KEY.sub(by_name, line, count=1))
+    return _SECRET_VALUE.sub(lambda match: _hidden(match[0]), line)
+
+
+def _hidden(text: str) -> str:
+    return HIDDEN * len(text)
+
+
+def _without_value(line: str) -> str:
+    match = _LINE_KEY.fullmatch(line)
+    if match is not None:
+        return _SECRET_VALUE.sub(lambda found: _hidden(found[0]), match[1]) + _hidden(match["value"])
+    rest = line.lstrip()
+    return line if rest.rstrip().endswith(":") else line[: len(line) - len(rest)] + _hidden(rest)
+
+
+def _sections_above(lines: tuple[str, ...], index: int) -> list[str]:
+    """The keys a line is indented under, for a document whose syntax is broken: it has no paths yet."""
+    names: list[str] = []
+    depth = _indent(lines[index]) if index < len(lines) else 0
+    for line in reversed(lines[:index]):
+        if line.strip() and _indent(line) < depth:
+            depth = _indent(line)
+            names.append(line.partition(":")[0].strip(" -\"'"))
+    return names
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
 
 
 def read_tree(text: str, file: str) -> tuple[Tree, list[Problem]]:

@@ -34,8 +34,8 @@ class Located:
 
 
 def locate(weights: Weights, base: Path, state: Path) -> Located:
-    """`package:` lies where the import system finds it (or pip would put it), `path:` beside the appliance, `hub:` below
-    the state directory.
+    """`package:` lies where the import system finds it or pip would put it, `path:` beside the
+    appliance, `hub:` below the state directory.
 
     Raises `ValueError`, with the sentence for the user, when the source names nothing that could exist.
     """

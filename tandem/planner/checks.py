@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -109,35 +108,43 @@ def _responsible(documents: Documents) -> Place | None:
 
 def _fix(documents: Documents, serving: Serving, need: Need, seen: EngineOnBox | None) -> str:
     """The first two changes that fit, by the same sum that found the document too big."""
-    fixes = []
-    for words, change in _changes(serving):
-        tried = need_of(documents.profile, change, seen, need.available, need.floor)
-        if tried.fits:
-            fixes.append(
-                f"{words} needs {gib(tried.total)} GiB and leaves {gib(tried.available - tried.total)} available"
-            )
+
+    def tried(change: Serving) -> Need:
+        return need_of(documents.profile, change, seen, need.available, need.floor)
+
+    fitting = (
+        next(((words, tried(change)) for words, change in kind if tried(change).fits), None)
+        for kind in _changes(serving)
+    )
+    fixes = [
+        f"{words} needs {gib(fit.total)} GiB and leaves {gib(fit.available - fit.total)} available"
+        for words, fit in filter(None, fitting)
+    ]
     if fixes:
         return "; or ".join(fixes[:2])
-    least = need_of(documents.profile, replace(serving, count=1), seen, need.available, need.floor)
+    least = tried(replace(serving, count=1))
     missing = gib(least.total + least.floor - least.available)
     return (
         f"even one slot lacks {missing} GiB here: close other programs, lower `memory.floor`, or name a smaller profile"
     )
 
 
-def _changes(serving: Serving) -> Iterator[tuple[str, Serving]]:
-    """What a person would try, from the least painful on; each kind of change stops at its first that fits."""
+def _changes(serving: Serving) -> list[list[tuple[str, Serving]]]:
+    """What a person would try, kind by kind, each from the least painful on."""
     plain = replace(serving, graphs=False)
+    pool = replace(serving, kv_pool=True)
     off = " with `graphs: off`" if serving.graphs else ""
-    if serving.graphs:
-        yield "`slots.graphs: off`", plain
-    if not serving.kv_pool:
-        yield "`memory.kv_pool: on` (rows are paid for when written)", replace(serving, kv_pool=True)
-    narrow = serving.side_window
-    while serving.count > 1 and (narrow := narrow // 2) >= max(4096, serving.chunk):
-        yield f"`slots.side_window: {narrow}`{off}", replace(plain, side_window=narrow)
-    for count in range(serving.count - 1, 0, -1):
-        yield f"`slots.count: {count}`{off}", replace(plain, count=count)
+    widths = [serving.side_window >> shift for shift in range(1, 12)] if serving.count > 1 else []
+    return [
+        [("`slots.graphs: off`", plain)] if serving.graphs else [],
+        [("`memory.kv_pool: on` (rows are paid for when written)", pool)] if not serving.kv_pool else [],
+        [
+            (f"`slots.side_window: {width}`{off}", replace(plain, side_window=width))
+            for width in widths
+            if width >= max(4096, serving.chunk)
+        ],
+        [(f"`slots.count: {count}`{off}", replace(plain, count=count)) for count in range(serving.count - 1, 0, -1)],
+    ]
 
 
 def _low_peak(documents: Documents, shortfall: int) -> Problem:

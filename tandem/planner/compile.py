@@ -70,7 +70,9 @@ def compile_plan(
         engine=engine,
         gateway=gateway,
         roles=roles,
-        programs=plan_programs(python, str(documents.path), paths, engine, gateway, live.limits),
+        programs=plan_programs(
+            python, str(documents.path), paths, engine, gateway, live.limits, loading_time(documents, serving)
+        ),
         memory=waterfall(box, held, memory, roles, placements, live.floors),
         placements=placements,
         warnings=tuple(plan_warnings(documents, gateway, roles)),
@@ -149,7 +151,13 @@ def plan_gateway(documents: Documents, serving: Serving, paths: Paths) -> Gatewa
 
 
 def plan_programs(
-    python: str, appliance: str, paths: Paths, engine: EnginePlan, gateway: GatewayPlan, limits: Limits
+    python: str,
+    appliance: str,
+    paths: Paths,
+    engine: EnginePlan,
+    gateway: GatewayPlan,
+    limits: Limits,
+    loading: float,
 ) -> tuple[Program, ...]:
     """The processes in start order: the director starts the others, and the gateway answers while the engine loads."""
 
@@ -167,13 +175,17 @@ def plan_programs(
             fingerprint=short_hash((command, variables, paths, reads)),
         )
 
-    loading = 60 + engine.declared_peak / _LOAD_RATE
     threads = str(engine.threads)  # before torch is imported: its thread pools are sized once
     return (
         program("director", appliance, 30, limits.drain_timeout + 30, {}),
         program("gateway", gateway, 30, limits.drain_timeout + 5, {"TOKENIZERS_PARALLELISM": "false"}),
         program("engine", engine, loading, limits.drain_timeout + 10, {"OMP_NUM_THREADS": threads}),
     )
+
+
+def loading_time(documents: Documents, serving: Serving) -> float:
+    """Seconds from spawn to ready that are still no failure: imports, then every weight from a slow disk."""
+    return 60 + documents.profile.weights.in_memory[serving.compute].size / _LOAD_RATE
 
 
 def waterfall(
