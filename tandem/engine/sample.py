@@ -29,6 +29,7 @@ Lowest = Callable[[Row], float]  # of the values still in play: the lowest that 
 
 GREEDY_BELOW: Final = 1e-5  # a temperature that moves no token: noise of at most 23 times this
 _64_BITS: Final = 2**64 - 1
+_BLOCK: Final = 64  # values
 _SURE_MASS: Final = (1e-2, 1e-4, 1e-7)  # relative weights at which a nucleus is looked for before a full sort
 
 
@@ -146,8 +147,16 @@ def _filters(sampling: Sampling) -> list[Lowest]:
 
 
 def _top_k(k: int) -> Lowest:
+    """Selecting over a whole row costs a third of a millisecond; each of the k best blocks of it holds a value at
+    least as high as the k-th best block's, so only values from there on can be among the k best."""
+
     def lowest(kept: Row) -> float:
-        return float(np.partition(kept, -k)[-k]) if k < len(kept) else -math.inf
+        if k >= len(kept):
+            return -math.inf
+        blocks = kept[: len(kept) - len(kept) % _BLOCK].reshape(-1, _BLOCK).max(axis=1)
+        if k <= len(blocks):
+            kept = kept[kept >= np.partition(blocks, -k)[-k]]
+        return float(np.partition(kept, -k)[-k])
 
     return lowest
 
@@ -208,11 +217,12 @@ class _Counts:
         self.of = np.zeros(vocab, dtype=np.float32)
         self._counted = 0
 
-    def catch_up(self, written: Written) -> NDArray[np.float32]:
+    def catch_up(self, written: Written) -> NDArray[np.intp]:
+        """The ids that were seen so far."""
         for token in written[self._counted :]:
             self.of[token] += 1
         self._counted = len(written)
-        return self.of
+        return np.flatnonzero(self.of)
 
 
 def _repetition(penalty: float, prompt: Sequence[int], vocab: int) -> Change:
@@ -222,8 +232,10 @@ def _repetition(penalty: float, prompt: Sequence[int], vocab: int) -> Change:
     factor = np.float32(penalty)
 
     def change(row: Row, written: Written) -> Row:
-        seen = counts.catch_up(written) > 0
-        return np.where(seen, np.where(row > 0, row / factor, row * factor), row)
+        seen = counts.catch_up(written)
+        row = row.copy()
+        row[seen] = np.where(row[seen] > 0, row[seen] / factor, row[seen] * factor)
+        return row
 
     return change
 
@@ -233,7 +245,9 @@ def _occurrence(presence: float, frequency: float, vocab: int) -> Change:
     counts = _Counts(vocab)
 
     def change(row: Row, written: Written) -> Row:
-        times = counts.catch_up(written)
-        return row - np.float32(presence) * (times > 0) - np.float32(frequency) * times
+        seen = counts.catch_up(written)
+        row = row.copy()
+        row[seen] -= np.float32(presence) + np.float32(frequency) * counts.of[seen]
+        return row
 
     return change

@@ -136,7 +136,9 @@ class Slot:
         self.kept = Resident(self.kept.scope, self.kept.tokens, rows)
 
     def forget(self) -> None:
-        self.kept = NOTHING_KEPT
+        """An idle slot holds nothing any more."""
+        assert self.sequence is None
+        self.kept, self.rows = NOTHING_KEPT, 0
 
     def end(self, now: float) -> Sequence:
         """Free the slot. What failed leaves nothing to resume on."""
@@ -144,7 +146,7 @@ class Slot:
         ended, self.sequence = self.sequence, None
         self.last_used = now
         if isinstance(ended.end, Failed):
-            self.forget()
+            self.kept = NOTHING_KEPT
         self.rows = self.kept.rows
         return ended
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
+from itertools import count
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -21,9 +23,23 @@ from tandem.contract.messages import (
     Started,
     Tokens,
 )
-from tandem.contract.plan import EnginePlan, Floors, Hysteresis, KeySource, Limits, Live, SamplingDefaults, SlotPlan
+from tandem.contract.plan import (
+    Box,
+    EnginePlan,
+    Floors,
+    GatewayPlan,
+    Hysteresis,
+    KeySource,
+    Limits,
+    Live,
+    Paths,
+    Plan,
+    Program,
+    SamplingDefaults,
+    SlotPlan,
+)
 from tandem.engine.engine import Engine, World
-from tandem.engine.letters import PeerGone, Received, Sent
+from tandem.engine.letters import Leave, PeerGone, Received, Sent
 from tandem.model.config import ModelConfig
 from tandem.model.interface import Block, SequenceState, Wants
 
@@ -166,7 +182,7 @@ class Hand:
     sent: list[Sent] = field(default_factory=list)
     health: Health | None = None
 
-    def turn(self, *messages: Message | PeerGone, peer: int = 1, seconds: float = 1.0) -> None:
+    def turn(self, *messages: Message | PeerGone | Leave, peer: int = 1, seconds: float = 1.0) -> None:
         self.now += seconds
         self.engine.turn([Received(peer, message) for message in messages])
         self.engine.check_integrity()
@@ -212,7 +228,7 @@ def hand(plan: EnginePlan | None = None, limits: Live | None = None, row_bucket:
     world = World(
         clock=lambda: driver.now,
         available=lambda: driver.available,
-        noise=lambda: mix(len(driver.sent) + 1),
+        noise=count().__next__,
         post=post,
     )
     driver = Hand(Engine.__new__(Engine), model)
@@ -226,3 +242,43 @@ def alone(request: Generate, plan: EnginePlan | None = None) -> list[int]:
     driver.turn(request)
     driver.until_idle()
     return driver.tokens(request.id)
+
+
+def whole_plan(run: Path, engine: EnginePlan | None = None, limits: Live | None = None) -> Plan:
+    """A plan of an engine alone, its socket in `run`."""
+    program = Program(
+        name="engine",
+        kind="engine",
+        command=("tandem", "engine", "--run", str(run)),
+        environment=(),
+        socket=str(run / "engine.sock"),
+        start_timeout=120.0,
+        stop_timeout=30.0,
+        fingerprint="",
+    )
+    gateway = GatewayPlan(
+        host="127.0.0.1",
+        port=0,
+        model="toy",
+        aliases=(),
+        weights="/nowhere.gguf",
+        window=64,
+        side_window=64,
+        ledger="",
+        cors_origins=(),
+        allowed_hosts=(),
+    )
+    return Plan(
+        id="by-hand",
+        appliance="/nowhere.yaml",
+        documents=(),
+        paths=Paths(str(run), str(run), str(run)),
+        box=Box("here", 64 * GIB, 64 * GIB, 2, declared=False),
+        live=limits or live(floor=0),
+        engine=engine or engine_plan(),
+        gateway=gateway,
+        roles=(),
+        programs=(program,),
+        memory=(),
+        placements=(),
+    )

@@ -131,6 +131,13 @@ def test_filters_keep_what_the_book_keeps(
     assert kept
 
 
+@given(row=arrays(np.float32, 300, elements=st.sampled_from([-1.0, 0.0, 0.5, 2.0])), k=st.integers(1, 301))
+def test_top_k_of_a_long_row_keeps_the_k_best_and_their_equals(row: np.ndarray, k: int) -> None:
+    worst = sorted(row, reverse=True)[min(k, len(row)) - 1]
+    kept = keep(row, Sampling(temperature=1.0, top_k=k))
+    assert kept.tolist() == np.flatnonzero(row >= worst).tolist()
+
+
 def test_a_temperature_near_zero_is_greedy() -> None:
     row = row_of(1.0, 1.001, 0.5)
     for temperature in (1e-300, 1e-9, 1e-5):

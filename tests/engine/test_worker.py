@@ -1,0 +1,321 @@
+"""The engine's process in this one: its two threads and real sockets, over the toy model."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import msgspec
+import pytest
+from engine_toy import ToyModel, alone, ask, engine_plan, live, whole_plan
+
+from tandem.contract.channel import Channel, ask_health, connect
+from tandem.contract.messages import (
+    Cancel,
+    Drain,
+    Finished,
+    FinishReason,
+    Health,
+    Message,
+    RefusalCode,
+    Refused,
+    SetLive,
+    Subscribe,
+    Tokens,
+)
+from tandem.contract.plan import Plan
+from tandem.engine import device
+from tandem.engine.letters import Link
+from tandem.engine.worker import Worker
+from tandem.errors import CannotStart
+
+
+@pytest.fixture
+def run() -> Iterator[Path]:
+    """A folder whose path is short enough for a socket."""
+    with tempfile.TemporaryDirectory(prefix="engine-") as folder:
+        yield Path(folder)
+
+
+class Stalling(ToyModel):
+    """Stands still in `forward` and while it loads until it may go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_load, self.may_run = threading.Event(), threading.Event()
+        self.may_load.set()
+        self.may_run.set()
+
+    def load(self, path: Path, compute: str, threads: int, progress: Callable[[float], None]) -> Stalling:
+        progress(0.25)
+        self.may_load.wait(20)
+        return self
+
+    def forward(self, blocks):  # type: ignore[no-untyped-def]
+        self.may_run.wait(20)
+        return super().forward(blocks)
+
+
+def serving(
+    run: Path,
+    scene: Callable[[Path], Awaitable[None]],
+    model: Stalling | None = None,
+    plan: Plan | None = None,
+) -> int:
+    """Serve while `scene` plays, then drain; returns the exit status."""
+    model = model or Stalling()
+
+    def toy_device(plan: Plan, link: Link) -> None:
+        device.run(plan, link, model.load)
+
+    async def play() -> int:
+        worker = Worker(plan or whole_plan(run), toy_device)
+        task = asyncio.create_task(worker.serve())
+        socket = run / "engine.sock"
+        while not socket.exists():
+            await asyncio.sleep(0.001)
+        try:
+            await scene(socket)
+        finally:
+            model.may_load.set()
+            model.may_run.set()
+            await ready(socket)
+            worker.terminate()
+        return await asyncio.wait_for(task, 20)
+
+    return asyncio.run(play())
+
+
+async def ready(socket: Path) -> Health:
+    return await health(socket, lambda answer: answer.state != "loading")
+
+
+async def health(socket: Path, wanted: Callable[[Health], bool]) -> Health:
+    deadline = time.monotonic() + 20
+    while not wanted(answer := await ask_health(socket, 5)):
+        assert time.monotonic() < deadline, answer
+        await asyncio.sleep(0.002)
+    return answer
+
+
+async def story(channel: Channel, id: str) -> list[Message]:
+    """Everything about one request, to its last word; other requests' letters are dropped."""
+    found: list[Message] = []
+    while not found or not isinstance(found[-1], Finished | Refused):
+        message = await asyncio.wait_for(channel.receive(), 20)
+        assert message is not None, "the engine closed the channel"
+        if getattr(message, "id", None) == id:
+            found.append(message)
+    return found
+
+
+def text(found: list[Message]) -> list[int]:
+    return [token for message in found if isinstance(message, Tokens) for token in message.tokens]
+
+
+def test_it_answers_while_it_loads_and_serves_what_was_asked_meanwhile(run: Path) -> None:
+    model = Stalling()
+    model.may_load.clear()
+
+    async def scene(socket: Path) -> None:
+        answer = await health(socket, lambda answer: answer.progress > 0)
+        assert (answer.ready, answer.state, answer.progress) == (False, "loading", 0.25)
+        assert answer.sentence == "Loading: 25% of the weights"
+        assert answer.resident_bytes > 0
+        channel = await connect(socket)
+        channel.send(ask("early"))
+        model.may_load.set()
+        assert text(await story(channel, "early")) == alone(ask("early"))
+        answer = await ready(socket)
+        assert answer.ready and answer.sentence == "0 of 2 slots busy, 0 waiting"
+        assert answer.facts["row_bucket"] == "8"
+        assert [slot.window for slot in answer.slots] == [64, 64]
+
+    assert serving(run, scene, model) == 0
+
+
+def test_not_ready_before_a_token_was_written(run: Path) -> None:
+    model = Stalling()
+    model.may_run.clear()
+
+    async def scene(socket: Path) -> None:
+        answer = await health(socket, lambda answer: "first token" in answer.sentence)
+        assert not answer.ready and answer.state == "loading"
+
+    assert serving(run, scene, model) == 0
+
+
+def test_a_device_thread_that_hangs_is_seen_from_outside(run: Path) -> None:
+    model = Stalling()
+
+    async def scene(socket: Path) -> None:
+        await ready(socket)
+        channel = await connect(socket)
+        model.may_run.clear()
+        channel.send(ask("a"))
+        answer = await health(socket, lambda answer: answer.running == 1)
+        assert answer.ready
+        later = await health(socket, lambda answer: answer.last_turn_age > 0.05)
+        assert later.running == 1
+        model.may_run.set()
+        await story(channel, "a")
+        assert (await health(socket, lambda answer: answer.running == 0)).last_turn_age < 2
+
+    assert serving(run, scene, model) == 0
+
+
+def test_an_idle_engine_shows_life(run: Path) -> None:
+    async def scene(socket: Path) -> None:
+        await ready(socket)
+        ages = []
+        for _ in range(40):
+            await asyncio.sleep(0.03)
+            ages.append((await ask_health(socket, 5)).last_turn_age)
+        assert max(ages) < 2 * 1.0  # device.IDLE_WAIT and a slow machine
+        assert any(later < earlier for earlier, later in pairwise(ages))
+
+    assert serving(run, scene) == 0
+
+
+def test_several_peers_at_once_each_read_their_own(run: Path) -> None:
+    async def scene(socket: Path) -> None:
+        await ready(socket)
+        channels = [await connect(socket) for _ in range(3)]
+        requests = [ask("same-id", prompt=(number, 2, 3), max_tokens=20) for number in range(3)]
+        for channel, request in zip(channels, requests, strict=True):
+            channel.send(request)
+        stories = await asyncio.gather(*(story(channel, "same-id") for channel in channels))
+        assert [text(found) for found in stories] == [alone(request) for request in requests]
+
+    assert serving(run, scene) == 0
+
+
+def test_a_dead_peer_frees_its_slot(run: Path) -> None:
+    plan = whole_plan(run, engine_plan([60_000]))
+
+    async def scene(socket: Path) -> None:
+        await ready(socket)
+        channel = await connect(socket)
+        channel.send(ask("endless", max_tokens=50_000))
+        await health(socket, lambda answer: answer.running == 1)
+        channel.close()
+        answer = await health(socket, lambda answer: answer.running == 0)
+        assert answer.counters is not None and answer.counters.cancelled == 1
+        assert answer.slots[0].state == "idle"
+
+    assert serving(run, scene, plan=plan) == 0
+
+
+@pytest.mark.parametrize("junk", [b"\x00\x00\x00\x03abc", b"\xff\xff\xff\xff", b"\x00\x00\x00\x02\xc1\xc1"])
+def test_junk_ends_its_own_connection_only(run: Path, junk: bytes) -> None:
+    async def scene(socket: Path) -> None:
+        await ready(socket)
+        good = await connect(socket)
+        good.send(ask("a", max_tokens=40))
+        reader, writer = await asyncio.open_unix_connection(str(socket))
+        writer.write(junk)
+        assert await asyncio.wait_for(reader.read(), 20) == b""
+        writer.close()
+        assert len(text(await story(good, "a"))) == 40
+
+    assert serving(run, scene) == 0
+
+
+def test_a_live_edit_acts_and_one_that_is_no_plan_ends_its_sender(run: Path) -> None:
+    plan = whole_plan(run, engine_plan([60_000]))
+
+    async def scene(socket: Path) -> None:
+        await ready(socket)
+        bad = await connect(socket)
+        bad.send(SetLive(b'{"limits": 3}'))
+        assert await asyncio.wait_for(bad.receive(), 20) is None
+        good = await connect(socket)
+        good.send(Subscribe())  # not for an engine: passed over
+        good.send(ask("a", max_tokens=50_000))
+        good.send(SetLive(msgspec.json.encode(live(floor=0, max_queue=0))))
+        await health(socket, lambda answer: answer.running == 1)
+        good.send(ask("b"))
+        (refusal,) = await story(good, "b")
+        assert isinstance(refusal, Refused) and refusal.code is RefusalCode.QUEUE_FULL
+        good.send(Cancel("a"))
+        (*_, last) = await story(good, "a")
+        assert isinstance(last, Finished) and last.reason is FinishReason.CANCELLED
+
+    assert serving(run, scene, plan=plan) == 0
+
+
+def test_told_to_end_it_finishes_what_is_here_refuses_what_comes_and_ends_well(run: Path) -> None:
+    model = Stalling()
+    plan = whole_plan(run, engine_plan([64]))
+    stories: dict[str, list[Message]] = {}
+
+    async def scene(socket: Path) -> None:
+        await ready(socket)
+        channel = await connect(socket)
+        model.may_run.clear()
+        for id in ("running", "waiting"):
+            channel.send(ask(id, max_tokens=30))
+        await health(socket, lambda answer: answer.running == 1 and answer.queued == 1)
+        channel.send(Drain())
+        channel.send(ask("late"))
+        model.may_run.set()
+        for id in ("late", "running", "waiting"):
+            stories[id] = []
+        while not all(found and isinstance(found[-1], Finished | Refused) for found in stories.values()):
+            message = await asyncio.wait_for(channel.receive(), 20)
+            assert message is not None
+            stories[message.id].append(message)  # type: ignore[union-attr]
+
+    assert serving(run, scene, model, plan) == 0
+    late = stories["late"][-1]
+    assert isinstance(late, Refused) and late.code is RefusalCode.DRAINING and late.retry_after
+    for id in ("running", "waiting"):
+        last = stories[id][-1]
+        assert isinstance(last, Finished) and last.reason is FinishReason.LENGTH and len(text(stories[id])) == 30
+    assert not (run / "engine.sock").exists()
+
+
+def test_its_last_words_are_read_before_the_connection_ends(run: Path) -> None:
+    model = Stalling()
+    read: list[Message] = []
+
+    async def scene(socket: Path) -> None:
+        await ready(socket)
+        channel = await connect(socket)
+        model.may_run.clear()
+        channel.send(ask("a", max_tokens=30))
+        await health(socket, lambda answer: answer.running == 1)
+
+        async def listen() -> None:
+            while (message := await channel.receive()) is not None:
+                read.append(message)
+
+        scene.listener = asyncio.create_task(listen())  # type: ignore[attr-defined]
+
+    assert serving(run, scene, model) == 0
+    assert isinstance(read[-1], Finished) and len(text(read)) == 30
+
+
+def test_a_model_that_does_not_load_ends_the_process_with_its_own_status(
+    run: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def failing(error: Exception) -> int:
+        def broken_device(plan: Plan, link: Link) -> None:
+            raise error
+
+        return asyncio.run(Worker(whole_plan(run), broken_device).serve())
+
+    assert failing(CannotStart("no such file: weights.gguf", help="tandem pull")) == 3
+    assert "no such file: weights.gguf (tandem pull)" in caplog.text
+    assert failing(ZeroDivisionError()) == 1
+    assert "the device thread failed" in caplog.text
+
+
+def test_a_plan_without_an_engine_socket_cannot_start(run: Path) -> None:
+    with pytest.raises(CannotStart, match="no engine with a socket"):
+        Worker(msgspec.structs.replace(whole_plan(run), programs=()))
