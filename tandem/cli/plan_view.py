@@ -28,7 +28,7 @@ def print_head(documents: Documents, serving: Serving, box: Box) -> None:
         f"[bold]{documents.profile_name}[/] on [bold]{box.name}[/]"
         f": {format_bytes(box.memory_total, 2)}, {format_bytes(box.memory_available, 2)} available, {box.cpus} CPUs"
     )
-    console.print(f"\n{_kv_sentence(documents.profile.kv)} = {serving.bytes_a_token:,} bytes a token", highlight=False)
+    console.print(f"\n{_kv_sentence(documents.profile.kv, serving.element)} = {serving.bytes_a_token:,} bytes a token", highlight=False)
     console.print(_slot_costs(serving))
     every = max(serving.count, 4)
     rows = every * serving.window * serving.bytes_a_token / GIB
@@ -80,10 +80,10 @@ def _console() -> Console:
     return Console(width=width, highlight=False)
 
 
-def _kv_sentence(kv: Kv) -> str:
+def _kv_sentence(kv: Kv, element: int) -> str:
     parts = f"(K + V of {kv.heads} heads x {kv.head_dim}"
     parts += f" + indexer key of {kv.indexer_key})" if kv.indexer_key else ")"
-    sentence = f"KV: {kv.layers} layers x {parts} x {kv.element} B"
+    sentence = f"KV: {kv.layers} layers x {parts} x {element} B"
     if kv.drafters:
         sentence += f" + {len(kv.drafters)} drafters {' + '.join(f'{size:,}' for size in kv.drafters)}"
     return sentence + (f" + rotary {kv.rotary}" if kv.rotary else "")

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar, Final, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic_core import PydanticCustomError, PydanticKnownError
 
 from tandem.contract.plan import Basis
 from tandem.units import Bytes, Duration, parse_bytes, parse_duration
@@ -26,21 +26,32 @@ def _quantity(code: str, parse: Callable[[str], float], example: str) -> Callabl
         if value is None:
             return None
         try:
-            if isinstance(value, str):
-                return parse(value)
-            shown = (
-                "a section" if isinstance(value, Mapping) else "a list" if isinstance(value, tuple) else f"`{value}`"
-            )
-            raise ValueError(f"{shown} has no unit: write {example}")
-        except (ValueError, OverflowError) as error:
+            if isinstance(value, (Mapping, tuple)):
+                raise ValueError(f"a section or a list is no quantity: write {example}")
+            if not isinstance(value, str):
+                raise ValueError(f"`{value}` has no unit: write {example}")
+            quantity = parse(value)
+            if quantity >= _TOO_LARGE:
+                raise OverflowError
+        except OverflowError:
+            raise PydanticCustomError(code, "no machine has that much") from None
+        except ValueError as error:
             raise PydanticCustomError(code, "{reason}", {"reason": str(error)}) from None
+        return quantity
 
     return read
 
 
-def _basis(value: object) -> object:
-    """YAML knows no enums: the word becomes the member, an unknown word is left for the enum to refuse."""
-    return next((basis for basis in Basis if basis == value), value)
+def _basis(value: object) -> Basis:
+    """YAML knows no enums: the word becomes the member."""
+    try:
+        return Basis(str(value))
+    except ValueError:
+        allowed = ", ".join(f"'{basis}'" for basis in Basis)
+        raise PydanticKnownError("enum", {"expected": allowed}) from None
+
+
+_TOO_LARGE: Final = 1 << 60  # of bytes or of seconds
 
 
 def exact_size(size: int) -> str:
@@ -90,6 +101,12 @@ class Section(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
     renamed: ClassVar[Mapping[str, str]] = {}
     remark: ClassVar[str] = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _empty(cls, value: object) -> object:
+        """`slots:` with every line below it commented out is an empty section, not a mistake."""
+        return {} if value is None else value
 
 
 class Figure(Section):
@@ -173,7 +190,11 @@ class Helper(Section):
 class Roles(Section):
     """Small helper models, each a process of its own, loaded while memory allows. Each one may be left out."""
 
-    renamed = {"laya": "`deciders` with `backend: laya`", "shadow": "`shadow_reader`", "decider": "`deciders`"}
+    renamed = {
+        "laya": "write `deciders` with `backend: laya`",
+        "shadow": "it is `shadow_reader`",
+        "decider": "it is `deciders`",
+    }
     deciders: Deciders | None = Field(default=None, description="Answer the conductor's questions within 400 ms.")
     narrator: Helper | None = Field(default=None, description="Writes one status line while the model works.")
     shadow_reader: Helper | None = Field(
@@ -190,7 +211,10 @@ class Conductor(Section):
 class LimitsSection(Section):
     """How long and how much."""
 
-    renamed = {"timeout": "`request_timeout`, `queue_timeout` or `drain_timeout`", "max_tokens": "`default_max_tokens`"}
+    renamed = {
+        "timeout": "it is `request_timeout`, `queue_timeout` or `drain_timeout`",
+        "max_tokens": "it is `default_max_tokens`",
+    }
     request_timeout: Time = Field(
         default=Duration(600.0), description="The longest a request may take, waiting included."
     )
@@ -216,7 +240,7 @@ class LimitsSection(Section):
 class Listen(Section):
     """Where the API answers, and to whom."""
 
-    renamed = {"bind": "`host`", "address": "`host` and `port`", "cors": "`cors_origins`"}
+    renamed = {"bind": "it is `host`", "address": "it is `host` and `port`", "cors": "it is `cors_origins`"}
     host: Word = Field(default="127.0.0.1", description="Address to bind; `0.0.0.0` for every interface.")
     port: Annotated[int, Field(ge=1, le=65_535)] = Field(default=8080, description="Port to bind.")
     cors_origins: tuple[Word, ...] = Field(default=(), description="Web pages that may call the API from a browser.")
@@ -247,7 +271,7 @@ class Ledger(Section):
 class Engine(Section):
     """The process that owns the big model."""
 
-    renamed = {"dtype": "`compute`", "kind": "`backend`", "num_threads": "`threads`"}
+    renamed = {"dtype": "it is `compute`", "kind": "it is `backend`", "num_threads": "it is `threads`"}
     backend: Literal["native", "vllm"] = Field(default="native", description="What runs the big model.")
     compute: Word | None = Field(default=None, description="The number format it computes in. Default: the profile's.")
     device: Device | None = Field(default=None, description="Where it runs. Default: the profile's.")
@@ -275,7 +299,8 @@ class Downloads(Section):
     """Where `tandem pull` gets weights whose source is `hub:`."""
 
     endpoint: Annotated[str, Field(pattern=r"^https?://\S+$")] = Field(
-        default="https://huggingface.co", description="Address that answers `/OWNER/NAME/resolve/REVISION/FILE`."
+        default="https://huggingface.co",
+        description="An `http://` or `https://` address that answers `/OWNER/NAME/resolve/REVISION/FILE`.",
     )
 
 
@@ -285,11 +310,11 @@ class Appliance(Section):
     renamed = {
         "model": "`profile` names the model and how it is served",
         "server": "`listen` has `host` and `port`",
-        "port": "`listen.port`",
-        "host": "`listen.host`",
+        "port": "it is `listen.port`",
+        "host": "it is `listen.host`",
         "api_key": "`keys.file` or `keys.variable` say where keys are read; a key never stands in a document",
         "api_keys": "`keys.file` or `keys.variable` say where keys are read; a key never stands in a document",
-        "parallel": "`slots.count`",
+        "parallel": "it is `slots.count`",
         "logs": "logs are kept in `logs` under the `state` directory",
     }
     profile: Word = Field(default="smollm2-135m", description="Name of a document in `profiles/`, or a path to one.")
@@ -321,10 +346,10 @@ class Weights(Section):
         description="`package:MODULE/FILE`, `path:FILE` or `hub:OWNER/NAME/FILE@REVISION`."
     )
     distribution: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+==[A-Za-z0-9.!+_-]+$")] | None = Field(
-        default=None, description="The pinned distribution that carries a `package:` source."
+        default=None, description="The pinned distribution that carries a `package:` source, as `NAME==VERSION`."
     )
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = Field(
-        default=None, description="Of the file; required for `hub:`."
+        default=None, description="Of the file, 64 hexadecimal digits; required for `hub:`."
     )
     size: Size | None = Field(default=None, description="Of the file.")
     in_memory: dict[str, Figure] = Field(
@@ -338,7 +363,9 @@ class Kv(Section):
     layers: Annotated[int, Field(ge=0)] = Field(description="Attention layers that keep rows.")
     heads: Annotated[int, Field(ge=1)] = Field(description="KV heads of one layer.")
     head_dim: Annotated[int, Field(ge=1)] = Field(description="Elements of one head.")
-    element: Size = Field(default=Bytes(2), description="Bytes of one element.")
+    element: Size | None = Field(
+        default=None, description="Bytes of one element. Default: 4 B where the engine computes in float32, else 2 B."
+    )
     indexer_key: Annotated[int, Field(ge=0)] = Field(default=0, description="Elements of one layer's indexer key.")
     drafters: tuple[Size, ...] = Field(default=(), description="What each drafter keeps a token.")
     rotary: Size = Field(default=Bytes(0), description="What the rotary table keeps a token.")

@@ -154,11 +154,12 @@ class _Reader:
         return residency
 
     def _find(self, folder: str, name: str, base: Path, place: Place | None) -> Path | None:
-        """The document `name`: a path as it stands, else beside the appliance, else among those that come with us."""
+        """The document `name`: a path; else beside the one that names it, in the appliance's folder, or ours."""
         if "/" in name or name.endswith((".yaml", ".yml")):
             candidates = [(base / Path(name).expanduser()).absolute()]
         else:
-            candidates = [root / folder / f"{name}.yaml" for root in dict.fromkeys((self.base, SHIPPED))]
+            folders = [*([base] if base != self.base else []), self.base / folder, SHIPPED / folder]
+            candidates = [home / f"{name}.yaml" for home in dict.fromkeys(folders)]
         for path in candidates:
             if path.is_file():
                 return path

@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from tandem.config.documents import Appliance, Section
-from tandem.config.source import Layers, Node, Span, Tree, overlay, read_value, without_secrets
+from tandem.config.source import Layers, Span, Tree, overlay, read_value, without_secrets
 from tandem.errors import Place, Problem
 
 PREFIX: Final = "TANDEM_"

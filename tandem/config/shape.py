@@ -6,6 +6,7 @@ pydantic finds, this module says. It knows the models only as sections with fiel
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import NoneType
@@ -32,7 +33,12 @@ _KINDS: Final = {
     "model_type": "a section with `key: value` lines",
     "model_attributes_type": "a section with `key: value` lines",
     "finite_number": "a finite number",
-    "int_parsing_size": "a smaller number",
+}
+_BOUNDS: Final = {
+    "greater_than_equal": ("ge", "at least"),
+    "less_than_equal": ("le", "at most"),
+    "greater_than": ("gt", "above"),
+    "less_than": ("lt", "below"),
 }
 
 _COMMA: Final = "inside `{ }` a comma ends a value: put a text that holds one in quotes"
@@ -80,7 +86,7 @@ def _problems(error: ValidationError, layers: Layers, model: type[Section]) -> l
                 paired.add(wanted[meant])
             problems.append(_unknown_key(path, layers, model, meant))
         elif found["type"] != "missing":
-            problems.append(_remarked(_bad_value(found, layers), model, _path(found["loc"], layers)))
+            problems.append(_remarked(_bad_value(found, layers, model), model, _path(found["loc"], layers)))
     problems += [_missing_key(lack, layers, model) for lack in missing if lack not in paired]
     return problems
 
@@ -103,19 +109,27 @@ def _unknown_key(path: Path, layers: Layers, model: type[Section], meant: str | 
         return Problem("unknown-key", f"unknown key `{name}`", _key(path, layers), notes, section.remark)
     renamed = section.renamed.get(name.lower()) if section else None
     if renamed is not None:
-        return Problem("unknown-key", f"unknown key `{name}`", _key(path, layers), notes, f"write {renamed}")
+        return Problem("unknown-key", f"unknown key `{name}`", _key(path, layers), notes, renamed)
     near = meant or closest(name, known)
     if near is not None:
-        required = "; it is required here" if near == meant else ""
+        required = ", which is required here" if near == meant else ""
         return Problem(
-            "unknown-key", f"unknown key `{name}`", _key(path, layers), notes, f"did you mean `{near}`?{required}"
+            "unknown-key", f"unknown key `{name}`", _key(path, layers), notes, f"did you mean `{near}`{required}?"
         )
-    entry = layers.trees[0].entry(path)
-    if " " in name and entry is not None and entry.node.value is None:
+    if _cut_by_comma(path, layers):
         return Problem("unknown-key", f"unknown key `{name}`", _key(path, layers), notes, _COMMA)
     elsewhere = [dotted(home) for home in _homes(model, name)]
     help = f"`{name}` belongs at {words(elsewhere)}" if elsewhere else None
     return Problem("unknown-key", f"unknown key `{name}`", _key(path, layers), notes, help)
+
+
+def _cut_by_comma(path: Path, layers: Layers) -> bool:
+    """The rest of a text that was not quoted inside `{ }`: a key without a value, where there is a brace before it."""
+    for tree in layers.trees:
+        entry = tree.entry(path)
+        if entry is not None and entry.node.value is None and entry.key.line:
+            return "{" in tree.lines[entry.key.line - 1][: entry.key.column]
+    return False
 
 
 def _remarked(problem: Problem, model: type[Section], path: Path) -> Problem:
@@ -127,9 +141,8 @@ def _remarked(problem: Problem, model: type[Section], path: Path) -> Problem:
 
 
 def _missing_key(lack: _Missing, layers: Layers, model: type[Section]) -> Problem:
-    section = section_at(model, lack.section)
-    field = section.model_fields.get(lack.key) if section else None
-    notes = (f"`{lack.key}`: {field.description}",) if field and field.description else ()
+    description = _description(model, (*lack.section, lack.key))
+    notes = (f"`{lack.key}`: {description}",) if description else ()
     where = f"`{dotted(lack.section)}`" if lack.section else "this document"
     return Problem(
         "missing-key",
@@ -140,49 +153,52 @@ def _missing_key(lack: _Missing, layers: Layers, model: type[Section]) -> Proble
     )
 
 
-def _bad_value(found: ErrorDetails, layers: Layers) -> Problem:
+def _bad_value(found: ErrorDetails, layers: Layers, model: type[Section]) -> Problem:
     path = _path(found["loc"], layers)
     place = layers.nearest(path) or _start(layers)
     context: Mapping[str, Any] = found.get("ctx", {})
     value = found["input"]
+    shown = _shown(value, place)
     match found["type"]:
         case "literal_error" | "enum":
-            allowed = [word.strip().strip("'") for word in str(context["expected"]).replace(" or ", ", ").split(",")]
-            near = closest(str(value), allowed)
-            return Problem(
-                "not-allowed",
-                f"{_shown(value, place)} is not one of the words allowed here",
-                place,
-                (f"allowed: {words(allowed)}",),
-                f"did you mean `{near}`?" if near else None,
-            )
-        case "greater_than_equal" | "less_than_equal" | "greater_than" | "less_than" as kind:
-            bound = context[
-                {"greater_than_equal": "ge", "less_than_equal": "le", "greater_than": "gt", "less_than": "lt"}[kind]
-            ]
-            relation = {
-                "greater_than_equal": "at least",
-                "less_than_equal": "at most",
-                "greater_than": "above",
-                "less_than": "below",
-            }[kind]
-            return Problem(
-                "out-of-range", f"{_shown(value, place)} is out of range: it must be {relation} {bound:,}", place
-            )
+            allowed = re.findall(r"'([^']*)'", str(context["expected"]))
+            near = closest(str(value), allowed) if len(str(value)) > 3 else None
+            help = f"did you mean `{near}`?" if near else None
+            notes = (f"allowed: {words(allowed)}",)
+            return Problem("not-allowed", f"{shown} is not one of the words allowed here", place, notes, help)
+        case kind if kind in _BOUNDS:
+            key, relation = _BOUNDS[kind]
+            bound = context[key]
+            limit = f"{bound:,}" if isinstance(bound, int) else f"{bound:g}"
+            return Problem("out-of-range", f"{shown} is out of range: it must be {relation} {limit}", place)
         case "string_too_short" | "string_too_long":
             return Problem("out-of-range", "this text is empty" if value == "" else "this text is too long", place)
         case "string_pattern_mismatch":
-            return Problem(
-                "bad-text",
-                f"{_shown(value, place)} does not have the form this key takes",
-                place,
-                (f"the form: {context['pattern']}",),
-            )
+            form = filter(None, (_description(model, path),))
+            return Problem("bad-text", f"{shown} does not have the form this key takes", place, tuple(form))
         case kind if kind in _KINDS:
-            help = "a list is written `[a, b]`, or one `- item` a line" if kind == "tuple_type" else None
-            return Problem("wrong-type", f"expected {_KINDS[kind]}, not {_kind_of(value, place)}", place, (), help)
+            message = f"expected {_KINDS[kind]}, not {_kind_of(value, place)}"
+            return Problem("wrong-type", message, place, (), _retyped(kind, value))
         case kind:
             return Problem(kind.replace("_", "-"), str(found["msg"]), place)
+
+
+def _retyped(kind: str, value: object) -> str | None:
+    """What the user most likely forgot about YAML."""
+    if kind == "tuple_type":
+        return "a list is written `[a, b]`, or one `- item` a line"
+    if kind in ("int_type", "float_type") and isinstance(value, str):
+        if re.fullmatch(r"\d{1,3}(,\d{3})+", value):
+            return f"write `{value.replace(',', '_')}`"
+        if re.fullmatch(r"[\d.]+", value):
+            return "leave the quotes out"
+    return None
+
+
+def _description(model: type[Section], path: Path) -> str | None:
+    section = section_at(model, path[:-1])
+    field = section.model_fields.get(str(path[-1])) if section else None
+    return field.description if field else None
 
 
 def _key(path: Path, layers: Layers) -> Place | None:

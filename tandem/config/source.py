@@ -186,6 +186,25 @@ def read_value(text: str, column: int, line: str, file: str) -> tuple[Node, list
     return node or Node(None, Span(0, column, len(text))), reader.problems
 
 
+_CORE: Final = "tag:yaml.org,2002:"
+_TAGS: Final = frozenset(("null", "bool", "int", "float", "str", "timestamp", "seq", "map", "merge", "value"))
+
+# The parser's findings in words for someone who has never read the YAML specification: what its sentence begins with,
+# our sentence and fix, and whether the place to show is where the construct began rather than where it failed.
+_EXPLAINED: Final[dict[str, tuple[str, str | None, bool]]] = {
+    "found character '\\t'": ("a tab cannot indent YAML", "use spaces", False),
+    "mapping values are not allowed": (
+        "a `:` where none can stand",
+        "quote a value that contains `: `, and check the indentation",
+        False,
+    ),
+    "could not find expected ':'": ("this line is not `key: value`", "write a colon and a space after the key", True),
+    "expected <block end>": ("this line fits no section above it", "check its indentation", False),
+    "but found another document": ("one file is one document", "remove the `---` and what follows it", False),
+    "expected alphabetic or numeric": ("`*` and `&` name aliases", "quote a value that begins with one", False),
+    "found undefined alias": ("this alias names no anchor above it", "quote a value that begins with `*`", False),
+}
+
 _EMPTY: Final = Node({}, Span(1, 1, 1))
 
 
@@ -214,19 +233,26 @@ class _Reader:
             node = yaml.compose(text, Loader=yaml.SafeLoader)
             return None if node is None else self._node(node, ())
         except yaml.MarkedYAMLError as error:
-            mark = error.problem_mark or error.context_mark
-            span = self._span(mark, mark) if mark else Span(1, 1, 1)
-            message, help = _explain(error.problem or error.context or "this is not YAML")
-            self._problem("syntax", message, span, help)
+            self._syntax_error(error)
         except yaml.reader.ReaderError as error:
             before = text[: error.position]
             span = Span(before.count("\n") + 1, error.position - (before.rfind("\n") + 1) + 1, 1)
-            self._problem("syntax", f"character U+{ord(str(error.character)):04X} cannot stand in YAML", span)
+            code = error.character if isinstance(error.character, int) else ord(error.character)
+            self._problem("syntax", f"the character U+{code:04X} cannot stand in a document", span)
         except RecursionError:
             self._problem("syntax", "this document is nested too deeply", Span(1, 1, 1))
         except _TooLarge:
             self._problem("syntax", "aliases make this document too large", Span(1, 1, 1))
         return None
+
+    def _syntax_error(self, error: yaml.MarkedYAMLError) -> None:
+        problem = error.problem or error.context or "this is not YAML"
+        explained = next((words for start, words in _EXPLAINED.items() if problem.startswith(start)), None)
+        message, help, at_start = explained or (problem, None, False)
+        if "<stream end>" in problem or "end of stream" in problem:
+            message, help, at_start = "this is never closed", "close the bracket or the quote", True
+        mark = error.context_mark if at_start and error.context_mark else error.problem_mark or error.context_mark
+        self._problem("syntax", message, self._span(mark, mark) if mark else Span(1, 1, 1), help)
 
     def _node(self, node: yaml.Node, above: tuple[int, ...]) -> Node:
         self._nodes += 1
@@ -236,11 +262,13 @@ class _Reader:
             raise RecursionError
         above = (*above, id(node))
         span = self._span(node.start_mark, node.end_mark)
-        if not str(node.tag).startswith("tag:yaml.org,2002:"):
-            self._problem("syntax", f"the tag `{node.tag}` has no meaning here", span, "leave it out")
+        if str(node.tag).removeprefix(_CORE) not in _TAGS:
+            self._problem(
+                "syntax", f"the tag `{str(node.tag).replace(_CORE, '!!')}` has no meaning here", span, "leave it out"
+            )
             return Node(None, span)
         if isinstance(node, yaml.ScalarNode):
-            return Node(_scalar(node.tag.removeprefix("tag:yaml.org,2002:"), node.value), span)
+            return Node(_scalar(node.tag.removeprefix(_CORE), node.value), span)
         if isinstance(node, yaml.SequenceNode):
             return Node(tuple(self._node(child, above) for child in node.value), span)
         assert isinstance(node, yaml.MappingNode)
@@ -306,25 +334,6 @@ def _scalar(kind: str, text: str) -> Scalar:
             return float(text.replace("_", ""))
         case _:
             return text
-
-
-def _explain(problem: str) -> tuple[str, str | None]:
-    """The parser's finding in words for someone who has never read the YAML specification."""
-    if "'\\t'" in problem:
-        return "a tab cannot indent YAML", "use spaces"
-    if problem.startswith("mapping values are not allowed"):
-        return "a `:` where none can stand", "quote a value that contains `: `, and check the indentation"
-    if problem.startswith("could not find expected ':'"):
-        return "this line is not `key: value`", "write a colon and a space after the key"
-    if problem.startswith("expected <block end>"):
-        return "this line fits no section above it", "check its indentation"
-    if problem.startswith("expected a single document"):
-        return "one file is one document", "remove the `---` and what follows it"
-    if problem.startswith("found undefined alias"):
-        return "this alias names no anchor above it", "quote a value that begins with `*`"
-    if problem.startswith("found unexpected end of stream"):
-        return "the document ends inside a quoted text or a bracket", "close it"
-    return problem, None
 
 
 @dataclass(frozen=True, slots=True)

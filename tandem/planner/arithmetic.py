@@ -10,9 +10,16 @@ from tandem.config.documents import Kv
 PAGE: Final = 2 << 20  # the granularity in which device memory is committed, and a huge page on the host
 
 
-def kv_bytes_a_token(kv: Kv) -> int:
+def element_bytes(kv: Kv, compute: str) -> int:
+    """One element of K or V: as wide as the activations, which are float32 only where everything is."""
+    if kv.element is not None:
+        return kv.element
+    return 4 if compute == "float32" else 2
+
+
+def kv_bytes_a_token(kv: Kv, element: int = 2) -> int:
     """What one token's rows take: attention layers x (K + V + indexer key), then drafters and rotary."""
-    layer = (2 * kv.heads * kv.head_dim + kv.indexer_key) * kv.element
+    layer = (2 * kv.heads * kv.head_dim + kv.indexer_key) * element
     return kv.layers * layer + sum(kv.drafters) + kv.rotary
 
 

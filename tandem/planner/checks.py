@@ -74,10 +74,12 @@ def need_of(profile: Profile, serving: Serving, seen: EngineOnBox | None, availa
 
 def _does_not_fit(documents: Documents, box: Box, serving: Serving, need: Need, seen: EngineOnBox | None) -> Problem:
     slots = f"{serving.count} slot{'s' if serving.count > 1 else ''}"
-    every_window = serving.window + (serving.count - 1) * serving.side_window
-    if serving.count > 1 and serving.side_window == serving.window and not serving.kv_pool:
-        rows = gib(every_window * serving.bytes_a_token)
-        message = f"{slots} of {serving.window:,} tokens need {rows} GiB of KV before the first request"
+    rows = sum(slot.window for slot in serving.slots) * serving.bytes_a_token
+    if not serving.kv_pool and rows + documents.residency.floor > need.available:
+        windows = " + ".join(f"{slot.window:,}" for slot in serving.slots)
+        if serving.side_window == serving.window:
+            windows = f"{serving.window:,}"
+        message = f"{slots} of {windows} tokens need {gib(rows)} GiB of KV before the first request"
     else:
         message = f"{slots} of `{documents.profile_name}` need {gib(need.total)} GiB"
     message += f"; {box.name} has {gib(need.available)} available and {gib(need.floor)} of it stays free"
@@ -88,22 +90,24 @@ def _does_not_fit(documents: Documents, box: Box, serving: Serving, need: Need, 
     if need.reservation:
         parts.append(f"one full window when written {gib(need.reservation)}")
     total = need.total + need.floor
-    return Problem(
-        "does-not-fit",
-        message,
-        _responsible(documents),
-        (f"{' + '.join(parts)} + floor {gib(need.floor)} = {gib(total)} GiB, {gib(total - need.available)} too much",),
-        _fix(documents, serving, need, seen),
+    arithmetic = (
+        f"{' + '.join(parts)} + floor {gib(need.floor)} = {gib(total)} GiB, {gib(total - need.available)} too much"
     )
+    usual = replace(need, floor=documents.residency.floor)
+    if usual.fits:
+        place, fix = (
+            documents.place("memory", "floor"),
+            f"`memory.floor: {gib(usual.floor)} GiB`, as `{documents.residency_name}` has it, would do",
+        )
+    else:
+        place, fix = _responsible(documents), _fix(documents, serving, need, seen)
+    return Problem("does-not-fit", message, place, (arithmetic,), fix)
 
 
 def _responsible(documents: Documents) -> Place | None:
     """The caret's place: the slots when the appliance declares them, else the profile."""
-    layers = documents.layers
-    for path in (("slots", "count"), ("slots", "side_window"), ("memory", "floor"), ("profile",)):
-        if (place := layers.place(path)) is not None:
-            return place
-    return None
+    written = (documents.layers.place(path) for path in (("slots", "count"), ("slots", "side_window"), ("profile",)))
+    return next(filter(None, written), None)
 
 
 def _fix(documents: Documents, serving: Serving, need: Need, seen: EngineOnBox | None) -> str:

@@ -8,7 +8,7 @@ from typing import TypeVar
 from tandem.config import Documents
 from tandem.config.documents import SamplingSection, SlotFigures
 from tandem.contract.plan import Basis, Box, MemoryItem, SamplingDefaults, SlotPlan
-from tandem.planner.arithmetic import kv_bytes_a_token
+from tandem.planner.arithmetic import element_bytes, kv_bytes_a_token
 
 T = TypeVar("T")
 
@@ -27,6 +27,7 @@ class Serving:
     graphs: bool
     kv_pool: bool
     margin_rows: int
+    element: int  # bytes of one element of K or V
     bytes_a_token: int
     figures: SlotFigures
     measured: int | None  # the appliance's own figure for a side slot, which beats the profile's
@@ -53,8 +54,10 @@ class Serving:
 def resolve(documents: Documents, box: Box) -> Serving:
     appliance, profile = documents.appliance, documents.profile
     serving, slots = profile.serving, appliance.slots
+    compute = chosen(appliance.engine.compute, serving.compute)
+    element = element_bytes(profile.kv, compute)
     return Serving(
-        compute=chosen(appliance.engine.compute, serving.compute),
+        compute=compute,
         device=chosen(appliance.engine.device, serving.device),
         threads=chosen(appliance.engine.threads, box.cpus),
         chunk=chosen(appliance.engine.chunk, serving.chunk),
@@ -64,7 +67,8 @@ def resolve(documents: Documents, box: Box) -> Serving:
         graphs=chosen(slots.graphs, serving.graphs),
         kv_pool=chosen(appliance.memory.kv_pool, serving.kv_pool),
         margin_rows=appliance.memory.kv_margin_rows,
-        bytes_a_token=kv_bytes_a_token(profile.kv),
+        element=element,
+        bytes_a_token=kv_bytes_a_token(profile.kv, element),
         figures=profile.slot,
         measured=slots.side_constant,
     )
