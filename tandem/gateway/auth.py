@@ -1,0 +1,146 @@
+"""Who may call what: API keys, the table of routes, and the checks on `Host` and `Origin`.
+
+Everything is closed unless the table opens it; a path that nobody serves needs a key like any other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from pathlib import Path
+from typing import Final
+
+from tandem.contract.plan import KeySource
+
+_log = logging.getLogger("gateway.auth")
+
+
+class Access(Enum):
+    OPEN = auto()  # no key: says whether the process lives, and nothing else
+    SUMMARY = auto()  # no key for one word; the whole with a key
+    KEY = auto()
+
+
+ROUTES: Final[dict[str, Access]] = {
+    "/livez": Access.OPEN,
+    "/readyz": Access.OPEN,
+    "/health": Access.SUMMARY,
+    "/v1/health": Access.SUMMARY,
+    "/v1/models": Access.KEY,
+    "/v1/models/{id:path}": Access.KEY,
+    "/v1/chat/completions": Access.KEY,
+    "/v1/completions": Access.KEY,
+    "/metrics": Access.KEY,
+    "/openapi.json": Access.KEY,
+}
+
+
+def access_of(path: str) -> Access:
+    return ROUTES.get(path.rstrip("/") or "/", Access.KEY)
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Whose key was shown. Requests of different scopes never share cached rows."""
+
+    name: str = ""
+    scope: str = ""
+
+
+ANYONE: Final = Caller()
+
+
+class Keys:
+    """The keys a source holds now: a file is read again when it changes, a variable once."""
+
+    def __init__(self, source: KeySource, environment: Mapping[str, str] = os.environ) -> None:
+        self._file = Path(source.file) if source.file is not None else None
+        self._stamp: tuple[int, ...] | None = None
+        self._callers: dict[bytes, Caller] = {}  # by the key's digest
+        self.is_open = source.file is None and source.variable is None
+        self._fixed = _read(environment.get(source.variable, "")) if source.variable is not None else {}
+        self._reload()
+
+    def caller(self, key: bytes | None) -> Caller | None:
+        """Whose key this is, or None. Takes as long for a wrong key as for a right one."""
+        if self.is_open:
+            return ANYONE
+        self._reload()
+        shown = hashlib.sha256(key or b"").digest()
+        found = None
+        for digest, caller in self._callers.items():
+            if hmac.compare_digest(digest, shown):
+                found = caller
+        return found
+
+    def _reload(self) -> None:
+        """A file that cannot be read opens nothing: with it, its keys are gone."""
+        if self._file is None:
+            self._callers = self._fixed
+            return
+        try:
+            status = self._file.stat()
+            stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
+            if stamp == self._stamp:
+                return
+            self._callers, self._stamp = self._fixed | _read(self._file.read_text()), stamp
+            _log.info("read %d keys", len(self._callers))
+        except (OSError, UnicodeDecodeError) as error:
+            if self._stamp != ():
+                _log.error("the key file cannot be read (%s); its keys are void until it can", type(error).__name__)
+            self._callers, self._stamp = self._fixed, ()
+
+
+def _read(text: str) -> dict[bytes, Caller]:
+    """`name:key` a line; empty lines and lines that begin with `#` are skipped. A key may hold colons."""
+    callers: dict[bytes, Caller] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        name, colon, key = (part.strip() for part in line.partition(":"))
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        if not (name and colon and key):
+            _log.error("line %d of the keys is not `name:key`; it is skipped", number)
+            continue
+        scope = hashlib.sha256(b"scope:" + key.encode()).hexdigest()[:16]
+        callers[hashlib.sha256(key.encode()).digest()] = Caller(name, scope)
+    return callers
+
+
+def key_of(headers: Mapping[bytes, bytes]) -> bytes | None:
+    """`Authorization: Bearer KEY` or `x-api-key: KEY`."""
+    scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
+    if scheme.lower() == b"bearer" and token.strip():
+        return token.strip()
+    return headers[b"x-api-key"].strip() if b"x-api-key" in headers else None
+
+
+_LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+_EVERY_INTERFACE: Final = frozenset({"0.0.0.0", "::", ""})
+
+
+def host_name(header: str) -> str:
+    """The name in a `Host` header, or in an origin, without its port."""
+    authority = header.rpartition("://")[2]
+    if authority.startswith("["):
+        return authority[1:].partition("]")[0].lower()
+    return authority.partition(":")[0].rstrip(".").lower()
+
+
+def is_host_allowed(header: str, bound: str, allowed: tuple[str, ...]) -> bool:
+    """Whether a browser led here by a foreign name (DNS rebinding) is kept out.
+
+    Bound to every interface without declared names, any name may be the box's own, and keys are the protection.
+    """
+    if bound in _EVERY_INTERFACE and not allowed:
+        return True
+    return host_name(header) in _LOOPBACK | {bound.lower(), *(name.lower() for name in allowed)}
+
+
+def is_same_site(origin: str, host: str) -> bool:
+    """Whether a page calls the very server that it came from."""
+    return origin.rpartition("://")[2].lower() == host.lower()

@@ -1,0 +1,227 @@
+"""One client request while the engine works on it: what has happened, and what follows from each happening.
+
+Pure: `apply` takes a happening and the time, changes this object and returns what is to be done. Nothing here waits,
+sends or looks at a clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum, auto
+from typing import Final, TypeAlias
+
+from msgspec import Struct
+
+from tandem.contract.messages import (
+    Cancel,
+    Finished,
+    FinishReason,
+    Progress,
+    RefusalCode,
+    Refused,
+    RequestState,
+    Started,
+    Tokens,
+)
+from tandem.gateway.errors import ApiError, engine_restarted, from_refusal, queue_full
+from tandem.gateway.inbox import Happening, Signal
+from tandem.text.answer import AnswerText
+
+
+class Begun(Struct, frozen=True):
+    """A slot was given to this choice."""
+
+    index: int
+
+
+class Piece(Struct, frozen=True):
+    index: int
+    text: str
+
+
+class Ended(Struct, frozen=True):
+    """This choice is whole."""
+
+    index: int
+    reason: FinishReason
+
+
+class Said(Struct, frozen=True):
+    """A sentence for people, while nothing else comes."""
+
+    sentence: str
+
+
+class Failed(Struct, frozen=True):
+    """The request ends here, for all its choices."""
+
+    error: ApiError
+
+
+Output: TypeAlias = Begun | Piece | Ended | Said | Failed | Cancel
+
+
+class Stage(Enum):
+    WAITING = auto()
+    WRITING = auto()
+    CUT = auto()  # its text is whole; the engine has not yet confirmed
+    SETTLED = auto()  # the engine's last word came
+
+
+_OPEN: Final = frozenset({Stage.WAITING, Stage.WRITING})
+
+
+class Choice:
+    """One sequence of the request."""
+
+    def __init__(self, index: int, id: str, text: AnswerText) -> None:
+        self.index = index
+        self.id = id
+        self.text = text
+        self.stage = Stage.WAITING
+        self.reason: FinishReason | None = None  # why its text ended
+        self.started: Started | None = None
+        self.finished: Finished | None = None
+
+
+class Call:
+    """`is_over` when the client has been told everything; `is_settled` when the engine has, too."""
+
+    def __init__(self, choices: Sequence[Choice], max_queue: int) -> None:
+        self.choices = tuple(choices)
+        self.progress: Progress | None = None
+        self.error: ApiError | None = None
+        self.client_left = False
+        self.first_token_at: float | None = None
+        self._by_id = {choice.id: choice for choice in choices}
+        self._max_queue = max_queue
+
+    @property
+    def _is_told(self) -> bool:
+        """Whether the client is gone, or has been told that the request failed."""
+        return self.client_left or self.error is not None
+
+    @property
+    def is_over(self) -> bool:
+        return self._is_told or all(c.stage not in _OPEN for c in self.choices)
+
+    @property
+    def is_settled(self) -> bool:
+        return all(choice.stage is Stage.SETTLED for choice in self.choices)
+
+    def apply(self, happening: Happening, now: float) -> list[Output]:
+        match happening:
+            case Tokens():
+                return self._tokens(self._by_id[happening.id], happening, now)
+            case Progress():
+                return self._progress(happening)
+            case Started():
+                return self._started(self._by_id[happening.id], happening)
+            case Finished():
+                return self._finished(self._by_id[happening.id], happening)
+            case Refused():
+                return self._refused(self._by_id[happening.id], happening)
+            case Signal.ENGINE_LOST:
+                return self._engine_lost()
+            case Signal.CLIENT_LEFT:
+                return self._client_left()
+            case Signal.SILENCE:
+                return [] if self.is_over else [Said(self._sentence())]
+            case Signal.CLIENT_STALLED:
+                return self._fail(ApiError(503, "client_too_slow", "the client did not read its answer for too long"))
+            case Signal.WAITED_TOO_LONG:
+                return self._waited_too_long()
+            case Signal.TOOK_TOO_LONG:
+                return self._took_too_long()
+            case Signal.UNSETTLED:
+                return self._settle_all()
+
+    def _tokens(self, choice: Choice, tokens: Tokens, now: float) -> list[Output]:
+        if choice.stage not in _OPEN or self._is_told:
+            return []
+        choice.stage = Stage.WRITING
+        text = choice.text.push(tokens.tokens)
+        if self.first_token_at is None:
+            self.first_token_at = now
+        outputs: list[Output] = [Piece(choice.index, text)] if text else []
+        return outputs + self._cut(choice, FinishReason.STOP) if choice.text.is_stopped else outputs
+
+    def _progress(self, progress: Progress) -> list[Output]:
+        """Why a request waits is told at once; how far it has read, only when a silence asks for it."""
+        before, self.progress = self.progress, progress
+        changed = before is None or before.state is not progress.state
+        is_waiting = progress.state in (RequestState.QUEUED, RequestState.WAITING_MEMORY)
+        return [Said(self._sentence())] if changed and is_waiting and not self.is_over else []
+
+    def _started(self, choice: Choice, started: Started) -> list[Output]:
+        choice.started = started
+        if choice.stage not in _OPEN or self._is_told:
+            return []
+        choice.stage = Stage.WRITING
+        return [Begun(choice.index)]
+
+    def _finished(self, choice: Choice, finished: Finished) -> list[Output]:
+        stage, choice.stage, choice.finished = choice.stage, Stage.SETTLED, finished
+        if stage not in _OPEN or self._is_told:
+            return []
+        if finished.reason is FinishReason.CANCELLED:
+            return self._fail(ApiError(500, "engine_error", "the engine gave this request up", source="engine"))
+        rest = choice.text.finish()
+        choice.reason = finished.reason
+        pieces: list[Output] = [Piece(choice.index, rest)] if rest else []
+        return [*pieces, Ended(choice.index, finished.reason)]
+
+    def _refused(self, choice: Choice, refused: Refused) -> list[Output]:
+        stage, choice.stage = choice.stage, Stage.SETTLED
+        if stage not in _OPEN or self._is_told:
+            return []
+        is_full = refused.code is RefusalCode.QUEUE_FULL
+        return self._fail(queue_full(refused, self._max_queue) if is_full else from_refusal(refused))
+
+    def _engine_lost(self) -> list[Output]:
+        was_over = self.is_over
+        self._settle_all()
+        return [] if was_over else self._fail(engine_restarted())
+
+    def _client_left(self) -> list[Output]:
+        """A connection that closes after the last byte is not a client that left."""
+        if self.is_over:
+            return []
+        self.client_left = True
+        return self._cancels()
+
+    def _waited_too_long(self) -> list[Output]:
+        if self.is_over or any(choice.started for choice in self.choices):
+            return []
+        sentence = f"no slot came free in time ({self._sentence()})"
+        return self._fail(ApiError(503, RefusalCode.QUEUE_TIMEOUT, sentence, retry_after=5.0, source="engine"))
+
+    def _took_too_long(self) -> list[Output]:
+        """What was written so far is an answer that met a limit; without any, the request has failed."""
+        if self.is_over:
+            return []
+        if not any(choice.started for choice in self.choices):
+            return self._waited_too_long()
+        open_choices = [choice for choice in self.choices if choice.stage in _OPEN]
+        return [output for choice in open_choices for output in self._cut(choice, FinishReason.LENGTH)]
+
+    def _cut(self, choice: Choice, reason: FinishReason) -> list[Output]:
+        rest = choice.text.finish()
+        choice.stage, choice.reason = Stage.CUT, reason
+        pieces: list[Output] = [Piece(choice.index, rest)] if rest else []
+        return [*pieces, Ended(choice.index, reason), Cancel(choice.id)]
+
+    def _fail(self, error: ApiError) -> list[Output]:
+        self.error = error
+        return [Failed(error), *self._cancels()]
+
+    def _cancels(self) -> list[Output]:
+        return [Cancel(choice.id) for choice in self.choices if choice.stage in _OPEN]
+
+    def _settle_all(self) -> list[Output]:
+        for choice in self.choices:
+            choice.stage = Stage.SETTLED
+        return []
+
+    def _sentence(self) -> str:
+        return self.progress.sentence if self.progress is not None else "waiting for the engine"

@@ -1,0 +1,67 @@
+"""`/v1/chat/completions`."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tandem.contract.messages import FinishReason
+from tandem.gateway.dialect import Identity, Written, finish_word
+from tandem.gateway.errors import ApiError
+from tandem.gateway.openai import AnswerMessage, ChatChoice, ChatCompletion, ChatRequest, Timings, Usage
+from tandem.gateway.openai import refuse_unhonoured as refuse
+from tandem.gateway.prompts import Prompts
+from tandem.text.template import Prompt
+
+_encode = msgspec.json.encode
+
+
+class Chat:
+    route = "/v1/chat/completions"
+    prefix = "chatcmpl"
+    request = ChatRequest
+
+    async def prompts(self, wanted: ChatRequest, prompts: Prompts) -> list[Prompt]:
+        for index, message in enumerate(wanted.messages):
+            refuse(message, f"messages[{index}].")
+            if message.role in ("tool", "function"):
+                param = f"messages[{index}].role"
+                raise ApiError(400, "unsupported_value", f"`{param}`: tools are not served here yet", param=param)
+        return [await prompts.of_messages(wanted.messages)]
+
+    def max_tokens(self, wanted: ChatRequest) -> int | None:
+        return wanted.max_completion_tokens or wanted.max_tokens
+
+    def chunks(self, identity: Identity) -> ChatChunks:
+        return ChatChunks(identity)
+
+    def whole(self, identity: Identity, written: list[Written], usage: Usage) -> bytes:
+        choices = [ChatChoice(w.index, AnswerMessage("assistant", w.text), finish_word(w.reason)) for w in written]
+        return _encode(
+            ChatCompletion(identity.id, identity.created, identity.model, choices, usage, written[0].timings)
+        )
+
+
+class ChatChunks:
+    """All but the piece of text is the same in every event of a stream, so it is encoded once."""
+
+    def __init__(self, identity: Identity) -> None:
+        self._head = b'data: {"id":%b,"object":"chat.completion.chunk","created":%d,"model":%b,"choices":[' % (
+            _encode(identity.id),
+            identity.created,
+            _encode(identity.model),
+        )
+
+    def begin(self, index: int) -> bytes:
+        delta = b'{"index":%d,"delta":{"role":"assistant","content":""},"finish_reason":null}]}\n\n' % index
+        return self._head + delta
+
+    def piece(self, index: int, text: str) -> bytes:
+        return b'%b{"index":%d,"delta":{"content":%b},"finish_reason":null}]}\n\n' % (self._head, index, _encode(text))
+
+    def end(self, index: int, reason: FinishReason, timings: Timings | None) -> bytes:
+        tail = b',"timings":' + _encode(timings) if timings is not None else b""
+        word = _encode(finish_word(reason))
+        return b'%b{"index":%d,"delta":{},"finish_reason":%b}]%b}\n\n' % (self._head, index, word, tail)
+
+    def usage(self, usage: Usage) -> bytes:
+        return b'%b],"usage":%b}\n\n' % (self._head, _encode(usage))

@@ -1,0 +1,68 @@
+"""`/v1/completions`: the prompt is the model's input as it stands, as text or as token ids."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tandem.contract.messages import FinishReason
+from tandem.gateway.dialect import Identity, Written, finish_word
+from tandem.gateway.errors import ApiError
+from tandem.gateway.openai import Completion, CompletionRequest, TextChoice, Timings, Usage
+from tandem.gateway.prompts import Prompts
+from tandem.text.template import Prompt
+
+_encode = msgspec.json.encode
+
+
+class Completions:
+    route = "/v1/completions"
+    prefix = "cmpl"
+    request = CompletionRequest
+
+    async def prompts(self, wanted: CompletionRequest, prompts: Prompts) -> list[Prompt]:
+        if isinstance(wanted.prompt, str):
+            return [await prompts.of_text(wanted.prompt, "prompt")]
+        ids = [item for item in wanted.prompt if isinstance(item, int)]
+        if len(ids) == len(wanted.prompt):
+            return [prompts.of_ids(ids, "prompt")]
+        if ids:
+            raise ApiError(400, "invalid_value", "`prompt`: token ids stand in a list of their own", param="prompt")
+        return [await self._one(item, f"prompt[{n}]", prompts) for n, item in enumerate(wanted.prompt)]
+
+    async def _one(self, item: str | int | list[int], param: str, prompts: Prompts) -> Prompt:
+        return await prompts.of_text(item, param) if isinstance(item, str) else prompts.of_ids(item, param)  # type: ignore[arg-type]
+
+    def max_tokens(self, wanted: CompletionRequest) -> int | None:
+        return wanted.max_tokens
+
+    def chunks(self, identity: Identity) -> CompletionChunks:
+        return CompletionChunks(identity)
+
+    def whole(self, identity: Identity, written: list[Written], usage: Usage) -> bytes:
+        choices = [TextChoice(w.index, w.text, finish_word(w.reason)) for w in written]
+        return _encode(Completion(identity.id, identity.created, identity.model, choices, usage, written[0].timings))
+
+
+class CompletionChunks:
+    """As `chat.ChatChunks`; a choice begins with its first piece."""
+
+    def __init__(self, identity: Identity) -> None:
+        self._head = b'data: {"id":%b,"object":"text_completion","created":%d,"model":%b,"choices":[' % (
+            _encode(identity.id),
+            identity.created,
+            _encode(identity.model),
+        )
+
+    def begin(self, index: int) -> bytes:
+        return b""
+
+    def piece(self, index: int, text: str) -> bytes:
+        return b'%b{"index":%d,"text":%b,"finish_reason":null}]}\n\n' % (self._head, index, _encode(text))
+
+    def end(self, index: int, reason: FinishReason, timings: Timings | None) -> bytes:
+        tail = b',"timings":' + _encode(timings) if timings is not None else b""
+        word = _encode(finish_word(reason))
+        return b'%b{"index":%d,"text":"","finish_reason":%b}]%b}\n\n' % (self._head, index, word, tail)
+
+    def usage(self, usage: Usage) -> bytes:
+        return b'%b],"usage":%b}\n\n' % (self._head, _encode(usage))

@@ -1,0 +1,72 @@
+"""What distinguishes one API from another: how prompts are read from a request and how an answer is written.
+
+Everything between (waiting, cancelling, stop strings, accounting) is the same for all of them; see `exchange`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from tandem.contract.messages import FinishReason
+from tandem.gateway.openai import FinishWord, Generation, PromptDetails, Timings, Usage
+from tandem.gateway.prompts import Prompts
+from tandem.text.template import Prompt
+
+Wanted = TypeVar("Wanted", bound=Generation)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What every object of one answer repeats."""
+
+    id: str
+    created: int  # unix time
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """One choice, whole."""
+
+    index: int
+    text: str
+    reason: FinishReason
+    timings: Timings | None
+
+
+class Chunks(Protocol):
+    """The events of one streamed answer, each as the bytes that are sent."""
+
+    def begin(self, index: int) -> bytes: ...
+
+    def piece(self, index: int, text: str) -> bytes: ...
+
+    def end(self, index: int, reason: FinishReason, timings: Timings | None) -> bytes: ...
+
+    def usage(self, usage: Usage) -> bytes: ...
+
+
+class Dialect(Protocol[Wanted]):
+    route: str
+    prefix: str  # of answers' ids
+    request: type[Wanted]
+
+    async def prompts(self, wanted: Wanted, prompts: Prompts) -> list[Prompt]:
+        """At least one. Raises `ApiError` 400."""
+
+    def max_tokens(self, wanted: Wanted) -> int | None: ...
+
+    def chunks(self, identity: Identity) -> Chunks: ...
+
+    def whole(self, identity: Identity, written: list[Written], usage: Usage) -> bytes:
+        """The JSON of an answer that is not streamed."""
+
+
+def finish_word(reason: FinishReason) -> FinishWord:
+    return "length" if reason is FinishReason.LENGTH else "stop"
+
+
+def make_usage(prompt_tokens: int, cached_tokens: int, completion_tokens: int) -> Usage:
+    total = prompt_tokens + completion_tokens
+    return Usage(prompt_tokens, completion_tokens, total, PromptDetails(cached_tokens))

@@ -1,0 +1,61 @@
+"""The OpenAPI document: paths and answers as Litestar routes them, bodies from the structs that validate them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Any, Final
+
+import msgspec
+from litestar import Litestar
+from litestar.handlers import HTTPRouteHandler
+from litestar.openapi.config import OpenAPIConfig
+from litestar.openapi.spec import Components, Reference, SecurityScheme
+from msgspec import Struct
+
+from tandem.gateway.auth import ROUTES, Access
+from tandem.gateway.openai import ChatCompletion, ChatRequest, Completion, CompletionRequest
+
+# The framework does not read these bodies itself, so it cannot describe them.
+_BODIES: Final[dict[str, tuple[type[Struct], type[Struct]]]] = {
+    "/v1/chat/completions": (ChatRequest, ChatCompletion),
+    "/v1/completions": (CompletionRequest, Completion),
+}
+_KEYS: Final[dict[str, SecurityScheme | Reference]] = {
+    "bearer": SecurityScheme(type="http", scheme="bearer"),
+    "x-api-key": SecurityScheme(type="apiKey", name="x-api-key", security_scheme_in="header"),
+}
+
+
+def describe(handlers: Sequence[HTTPRouteHandler]) -> bytes:
+    """JSON. The application itself is made without the framework's documentation routes; this reads a second one."""
+    config = OpenAPIConfig(
+        title="tandem",
+        version=version("tandem-appliance"),
+        components=Components(security_schemes=_KEYS),
+        use_handler_docstrings=True,
+    )
+    described = Litestar(list(handlers), openapi_config=config, logging_config=None)
+    document: dict[str, Any] = described.openapi_schema.to_schema()
+    kinds = [kind for pair in _BODIES.values() for kind in pair]
+    _, schemas = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
+    document["components"].setdefault("schemas", {}).update(schemas)
+    for path, operations in document["paths"].items():
+        for operation in operations.values():
+            _complete(path, operation)
+    return msgspec.json.encode(document)
+
+
+def _complete(path: str, operation: dict[str, Any]) -> None:
+    if ROUTES.get(path.replace("{id}", "{id:path}"), Access.KEY) is not Access.OPEN:
+        operation["security"] = [{name: []} for name in _KEYS]
+    if path not in _BODIES:
+        return
+    body, answer = (_reference(kind) for kind in _BODIES[path])
+    operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": body}}}
+    events = {"schema": {"type": "string"}}
+    operation["responses"]["200"]["content"] = {"application/json": {"schema": answer}, "text/event-stream": events}
+
+
+def _reference(kind: type[Struct]) -> dict[str, str]:
+    return {"$ref": f"#/components/schemas/{kind.__name__}"}

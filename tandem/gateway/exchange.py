@@ -1,0 +1,139 @@
+"""One generation request, from its body to its last byte. `Exchange.__call__` is the whole path, in order."""
+
+from __future__ import annotations
+
+import time
+from typing import Generic
+from uuid import uuid4
+
+from litestar.types import Receive, Scope, Send
+
+from tandem.contract.messages import FinishReason, RequestState
+from tandem.gateway import sse
+from tandem.gateway.accounting import Account, timings_of, usage_of
+from tandem.gateway.asgi import ClientLeft, caller_of, client_of, name_list, read_body, respond
+from tandem.gateway.call import Begun, Call, Ended, Failed, Output, Piece, Said
+from tandem.gateway.dialect import Chunks, Dialect, Identity, Wanted, Written
+from tandem.gateway.errors import ApiError
+from tandem.gateway.job import Job, make_job
+from tandem.gateway.openai import parse
+from tandem.gateway.running import RunningCall
+from tandem.gateway.service import Service
+
+
+class Exchange(Generic[Wanted]):
+    """An ASGI application for one request."""
+
+    def __init__(self, service: Service, dialect: Dialect[Wanted]) -> None:
+        self._service = service
+        self._dialect = dialect
+        self._live = service.live
+        self._identity = Identity(f"{dialect.prefix}-{uuid4().hex}", int(time.time()), service.plan.gateway.model)
+        self._account = Account(self._identity.id, dialect.route, time.time(), time.monotonic())
+        self._headers: list[tuple[bytes, bytes]] = []
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._account.caller, self._account.client = caller_of(scope), client_of(scope)
+        with self._service.counted(self._account):
+            try:
+                wanted = await self._read(scope, receive)
+                job = await self._make_job(wanted)
+                async with RunningCall(
+                    job, self._service.engine, self._service.prompts.tokenizer, self._live.limits, bool(wanted.stream)
+                ) as running:
+                    self._account.call, self._account.job = running.call, job
+                    running.watch(receive)
+                    if wanted.stream:
+                        await self._stream(running, job, wanted.wants_usage, send)
+                    else:
+                        await self._answer(running, job, send)
+                    await running.settle()
+            except ApiError as error:
+                self._account.error = error
+                await respond(send, error.status, [*error.headers, *self._headers], error.body)
+            except ClientLeft:
+                self._account.has_left = True
+
+    async def _read(self, scope: Scope, receive: Receive) -> Wanted:
+        body = await read_body(scope, receive, self._live.limits.max_body)
+        wanted, ignored = parse(self._dialect.request, body)
+        self._account.streamed = bool(wanted.stream)
+        if ignored:
+            self._headers.append((b"x-tandem-ignored", name_list(ignored)))
+        self._service.check_model(wanted.model)
+        self._service.check_open()
+        return wanted
+
+    async def _make_job(self, wanted: Wanted) -> Job:
+        service = self._service
+        job = make_job(
+            wanted,
+            await self._dialect.prompts(wanted, service.prompts),
+            id=self._identity.id,
+            max_tokens=self._dialect.max_tokens(wanted),
+            defaults=self._live.sampling,
+            limits=self._live.limits,
+            vocabulary=service.prompts.tokenizer.vocabulary,
+            window=service.plan.gateway.window,
+            scope=self._account.caller.scope,
+        )
+        service.metrics.reading.inc(time.monotonic() - self._account.began)
+        return job
+
+    async def _stream(self, running: RunningCall, job: Job, wants_usage: bool, send: Send) -> None:
+        """The status waits for the engine's first word, so that a refusal is a status and not an event."""
+        call, chunks = running.call, self._dialect.chunks(self._identity)
+        outputs = await running.outputs()
+        if call.error is not None:
+            raise call.error
+        if call.client_left:
+            return
+        headers = [*sse.HEADERS, *self._headers, *wait_header(call)]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        while outputs:
+            began = time.perf_counter()
+            body = b"".join(render(output, chunks, call) for output in outputs)
+            if call.is_over:
+                body += chunks.usage(usage_of(call, job)) if wants_usage and call.error is None else b""
+                body += sse.DONE
+            self._service.metrics.writing.inc(time.perf_counter() - began)
+            await send({"type": "http.response.body", "body": body, "more_body": not call.is_over})
+            running.note_sent()
+            outputs = await running.outputs()
+
+    async def _answer(self, running: RunningCall, job: Job, send: Send) -> None:
+        call = running.call
+        texts = [""] * len(call.choices)
+        while outputs := await running.outputs():
+            for output in outputs:
+                if isinstance(output, Piece):
+                    texts[output.index] += output.text
+        if call.error is not None:
+            raise call.error
+        if call.client_left:
+            return
+        await running.settle()  # a choice cut at a stop string has its timings only now
+        written = [Written(c.index, texts[c.index], c.reason or FinishReason.STOP, timings_of(c)) for c in call.choices]
+        body = self._dialect.whole(self._identity, written, usage_of(call, job))
+        await respond(send, 200, [(b"content-type", b"application/json"), *self._headers, *wait_header(call)], body)
+
+
+def render(output: Output, chunks: Chunks, call: Call) -> bytes:
+    match output:
+        case Piece():
+            return chunks.piece(output.index, output.text)
+        case Begun():
+            return chunks.begin(output.index)
+        case Ended():
+            return chunks.end(output.index, output.reason, timings_of(call.choices[output.index]))
+        case Said():
+            return sse.comment(output.sentence)
+        case Failed():
+            return sse.data(output.error.body)
+        case _:
+            return b""
+
+
+def wait_header(call: Call) -> list[tuple[bytes, bytes]]:
+    is_waiting = call.progress is not None and call.progress.state is RequestState.WAITING_MEMORY
+    return [(b"x-tandem-wait", b"memory")] if is_waiting else []

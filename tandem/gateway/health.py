@@ -1,0 +1,108 @@
+"""`/livez`, `/readyz`, `/health`: three questions. Does the process answer; would a request be served now; and how
+does everything stand."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from tandem.contract.messages import Health, ProgramStatus, ReloadReport
+from tandem.contract.plan import Limits
+from tandem.gateway.engine_client import EngineState, EngineStatus
+from tandem.gateway.service import Service
+
+_MAX_AGE: Final = 0.5  # a health older than this is asked for anew
+_WAIT: Final = 0.5
+
+
+class Ready(Struct, frozen=True):
+    ready: bool
+    status: str  # ready | loading | draining | failed | hung | away
+    sentence: str
+    progress: float  # of loading, 0 to 1
+
+
+class LoadingError(Struct, frozen=True):
+    """llama.cpp's body while it loads, which clients and start scripts look for."""
+
+    code: int = 503
+    message: str = "Loading model"
+    type: str = "unavailable_error"
+
+
+class MemoryNow(Struct, frozen=True):
+    available: int
+    total: int
+    at: float
+
+
+class Summary(Struct, frozen=True, kw_only=True):
+    """`/health` for whoever shows no key to an appliance that has keys."""
+
+    status: str  # ok | loading | draining | failed | hung | away
+    ready: bool
+    sentence: str
+    progress: float
+    error: LoadingError | None
+
+
+class WholeState(Summary, frozen=True, kw_only=True):
+    """`/health`. What the director says is null until it has spoken."""
+
+    plan: str
+    model: str
+    phase: str
+    started_at: float
+    in_flight: int
+    engine: Health | None
+    limits: Limits
+    programs: tuple[ProgramStatus, ...]
+    reload: ReloadReport | None
+    memory: MemoryNow | None
+    placements: Any  # why a role is not loaded
+    ledger_rows_lost: int
+
+
+async def readiness(service: Service) -> Ready:
+    """Asks the engine, briefly, when its last word is not fresh."""
+    return ready_of(await service.engine.refresh(_MAX_AGE, _WAIT), service.is_draining)
+
+
+def ready_of(status: EngineStatus, is_draining: bool) -> Ready:
+    if is_draining:
+        return Ready(False, EngineState.DRAINING, "running requests are finished first", status.progress)
+    return Ready(status.state is EngineState.READY, status.state, status.sentence, status.progress)
+
+
+def summary_of(ready: Ready) -> Summary:
+    word = "ok" if ready.ready else ready.status
+    is_loading = ready.status in (EngineState.LOADING, EngineState.AWAY)
+    error = LoadingError() if is_loading else LoadingError(message=ready.sentence)
+    return Summary(
+        status=word,
+        ready=ready.ready,
+        sentence=ready.sentence,
+        progress=ready.progress,
+        error=None if ready.ready else error,
+    )
+
+
+def whole_state(service: Service, ready: Ready) -> WholeState:
+    state = service.director.state
+    return WholeState(
+        **msgspec.structs.asdict(summary_of(ready)),
+        plan=state.plan_id if state is not None else service.plan.id,
+        model=service.plan.gateway.model,
+        phase=state.phase if state is not None else "unknown",
+        started_at=service.started_at,
+        in_flight=service.in_flight,
+        engine=service.engine.health,
+        limits=service.live.limits,
+        programs=state.programs if state is not None else (),
+        reload=state.reload if state is not None else None,
+        memory=MemoryNow(state.memory_available, state.memory_total, state.at) if state is not None else None,
+        placements=msgspec.json.decode(state.placements) if state is not None else None,
+        ledger_rows_lost=service.ledger.num_lost,
+    )

@@ -1,0 +1,94 @@
+"""A parsed request, made into what the engine is asked to do: prompts, sampling, limits. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import msgspec
+
+from tandem.contract.messages import Generate, Sampling
+from tandem.contract.plan import Limits, SamplingDefaults
+from tandem.gateway.errors import ApiError
+from tandem.gateway.openai import MAX_CHOICES, Generation
+from tandem.text.template import Prompt
+from tandem.text.vocabulary import Vocabulary
+
+_SEEDS: Final = 1 << 63
+_Number = TypeVar("_Number", int, float)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    requests: tuple[Generate, ...]  # one a choice
+    stops: tuple[str, ...]
+    prompt_tokens: int  # each prompt counted once, however many choices it has
+
+
+def make_job(
+    wanted: Generation,
+    prompts: Sequence[Prompt],
+    *,
+    id: str,
+    max_tokens: int | None,
+    defaults: SamplingDefaults,
+    limits: Limits,
+    vocabulary: Vocabulary,
+    window: int,
+    scope: str,
+) -> Job:
+    """Every prompt `n` times. `max_tokens` None takes the declared default; any is cut to the room in the window.
+
+    Raises `ApiError` 400 for a bias on a token that does not exist and for too many choices.
+    """
+    copies = wanted.n or 1
+    if len(prompts) * copies > MAX_CHOICES:
+        raise ApiError(400, "invalid_value", f"`n`: at most {MAX_CHOICES} choices a request", param="n")
+    sampling = make_sampling(wanted, defaults, len(vocabulary.tokens))
+    requests = tuple(
+        Generate(
+            id=f"{id}.{index}",
+            tokens=prompt.tokens,
+            max_tokens=min(max_tokens or limits.default_max_tokens, window - len(prompt.tokens)),
+            stop_tokens=vocabulary.stop_tokens,
+            sampling=_nth(sampling, index),
+            marks=prompt.marks,
+            scope=scope,
+        )
+        for index, prompt in enumerate(prompt for prompt in prompts for _ in range(copies))
+    )
+    return Job(requests, wanted.stops, sum(len(prompt.tokens) for prompt in prompts))
+
+
+def make_sampling(wanted: Generation, defaults: SamplingDefaults, num_tokens: int) -> Sampling:
+    """The request's words over the appliance's. `top_p` 0 keeps the likeliest token only, which is greedy."""
+    top_p = _first(wanted.top_p, defaults.top_p)
+    return Sampling(
+        temperature=_first(wanted.temperature, defaults.temperature) if top_p > 0 else 0.0,
+        top_p=top_p or 1.0,
+        top_k=max(0, _first(wanted.top_k, defaults.top_k)),
+        min_p=_first(wanted.min_p, defaults.min_p),
+        repetition_penalty=_first(wanted.repetition_penalty, defaults.repetition_penalty),
+        presence_penalty=wanted.presence_penalty or 0.0,
+        frequency_penalty=wanted.frequency_penalty or 0.0,
+        logit_bias=tuple(_bias(key, value, num_tokens) for key, value in (wanted.logit_bias or {}).items()),
+        seed=wanted.seed,
+    )
+
+
+def _first(wanted: _Number | None, default: _Number) -> _Number:
+    return default if wanted is None else wanted
+
+
+def _bias(key: str, value: float, num_tokens: int) -> tuple[int, float]:
+    if not (key.isascii() and key.isdigit() and len(key) < 10 and int(key) < num_tokens):
+        raise ApiError(400, "invalid_value", "`logit_bias`: its keys are token ids of this model", param="logit_bias")
+    return int(key), value
+
+
+def _nth(sampling: Sampling, index: int) -> Sampling:
+    """A seeded request's choices differ from one another, and each is the same every time."""
+    if sampling.seed is None or index == 0:
+        return sampling
+    return msgspec.structs.replace(sampling, seed=(sampling.seed + index) % _SEEDS)

@@ -1,0 +1,88 @@
+"""`/metrics`, in Prometheus' words: what the gateway counted itself, and what the engine last said of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from tandem.contract.messages import Counters, Health
+from tandem.ledger.schema import Row
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+_SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+
+
+class Metrics:
+    def __init__(self, health: Callable[[], Health | None]) -> None:
+        registry = self._registry = CollectorRegistry()
+        self.requests = Counter("tandem_requests", "Requests by outcome", ("route", "outcome"), registry=registry)
+        self.tokens = Counter("tandem_tokens", "Tokens of finished requests", ("kind",), registry=registry)
+        self.in_flight = Gauge("tandem_in_flight", "Requests now in the gateway", registry=registry)
+        self.ttft = Histogram(
+            "tandem_ttft_seconds", "From arrival to the first token", buckets=_SECONDS, registry=registry
+        )
+        self.queue = Histogram("tandem_queue_seconds", "Waiting for a slot", buckets=_SECONDS, registry=registry)
+        self.total = Histogram("tandem_request_seconds", "From arrival to the end", buckets=_SECONDS, registry=registry)
+        gateway = Counter("tandem_gateway_seconds", "The gateway's own work", ("part",), registry=registry)
+        self.reading = gateway.labels("reading")  # validating, rendering the template, tokenizing
+        self.writing = gateway.labels("writing")  # ids to text to bytes
+        registry.register(_EngineCollector(health))
+
+    def count(self, row: Row) -> None:
+        self.requests.labels(row.route, row.finish).inc()
+        self.tokens.labels("prompt").inc(row.prompt_tokens)
+        self.tokens.labels("cached").inc(row.cached_tokens)
+        self.tokens.labels("completion").inc(row.completion_tokens)
+        self.total.observe(row.total_seconds)
+        if row.ttft_seconds is not None:
+            self.ttft.observe(row.ttft_seconds)
+        if row.queue_seconds is not None:
+            self.queue.observe(row.queue_seconds)
+
+    def render(self) -> bytes:
+        return generate_latest(self._registry)
+
+
+class _EngineCollector(Collector):
+    """The engine's own counters, read when asked. They begin at 0 again when it restarts, as Prometheus expects."""
+
+    def __init__(self, health: Callable[[], Health | None]) -> None:
+        self._health = health
+
+    def collect(self) -> Iterator[Metric]:
+        health = self._health()
+        yield GaugeMetricFamily("tandem_engine_ready", "1 when it serves", 1.0 if health and health.ready else 0.0)
+        if health is None:
+            return
+        yield GaugeMetricFamily("tandem_engine_running", "Requests on slots", health.running)
+        yield GaugeMetricFamily("tandem_engine_queued", "Requests that wait for a slot", health.queued)
+        yield GaugeMetricFamily("tandem_engine_waiting_memory", "Requests that wait for memory", health.waiting_memory)
+        yield GaugeMetricFamily("tandem_engine_resident_bytes", "Resident memory", health.resident_bytes)
+        rows = GaugeMetricFamily("tandem_slot_rows", "Rows a slot holds", labels=("slot",))
+        for slot in health.slots:
+            rows.add_metric((str(slot.index),), slot.rows)
+        yield rows
+        if health.counters is not None:
+            yield from _counters(health.counters)
+
+
+def _counters(counters: Counters) -> Iterator[Metric]:
+    rounds = CounterMetricFamily("tandem_rounds", "Rounds by how many slots decoded together", labels=("size",))
+    for size, count in sorted(counters.rounds_by_size.items()):
+        rounds.add_metric((str(size),), count)
+    yield rounds
+    yield CounterMetricFamily("tandem_rows", "Rows decoded", counters.rows)
+    yield CounterMetricFamily("tandem_committed_tokens", "Tokens committed", counters.committed_tokens)
+    yield CounterMetricFamily("tandem_prefill_rows", "Prompt rows read", counters.prefill_rows)
+    yield CounterMetricFamily("tandem_cached_rows", "Prompt rows found in caches", counters.cached_rows)
+    yield CounterMetricFamily("tandem_round_seconds", "Time in rounds", counters.round_seconds)
+    yield CounterMetricFamily("tandem_prefill_seconds", "Time reading prompts", counters.prefill_seconds)
+    yield CounterMetricFamily("tandem_engine_requests", "Requests the engine took", counters.requests)
+    yield CounterMetricFamily("tandem_engine_refused", "Requests the engine refused", counters.refused)
+    yield CounterMetricFamily("tandem_engine_cancelled", "Requests that were cancelled", counters.cancelled)
+    yield GaugeMetricFamily("tandem_peak_running", "Most requests on slots at once", counters.peak_running)

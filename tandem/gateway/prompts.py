@@ -1,0 +1,93 @@
+"""Clients' words to token ids, in one thread of its own.
+
+One thread, because the engine's threads share these cores; a thread, because a long prompt takes a second, during
+which every other stream would stand still.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from tandem.contract.messages import Marks
+from tandem.gateway.errors import ApiError
+from tandem.gateway.openai import Message
+from tandem.text.template import ChatMessage, ChatTemplate, Prompt, TemplateRefused
+from tandem.text.tokenizer import Tokenizer
+
+_Result = TypeVar("_Result")
+_AS_SYSTEM = {"developer": "system"}
+
+
+class Prompts:
+    """`window` is the most tokens a prompt and its answer may have together."""
+
+    def __init__(self, tokenizer: Tokenizer, window: int) -> None:
+        self.tokenizer = tokenizer
+        self._template = ChatTemplate(tokenizer)
+        self._window = window
+        self._thread = ThreadPoolExecutor(1, "prompts")
+
+    async def of_messages(self, messages: Sequence[Message]) -> Prompt:
+        """Raises `ApiError` 400: too long, or not what the model's template takes."""
+        turns = [ChatMessage(_AS_SYSTEM.get(m.role, m.role), text_of(m, n)) for n, m in enumerate(messages)]
+        self._refuse_hopeless("".join(turn.content for turn in turns), "messages")
+        try:
+            prompt = await self._in_thread(lambda: self._template.prompt(turns))
+        except TemplateRefused as refusal:
+            raise ApiError(
+                400, "invalid_messages", f"the model's template refused: {refusal}", param="messages", source="model"
+            ) from None
+        return self._fitting(prompt, "messages")
+
+    async def of_text(self, text: str, param: str) -> Prompt:
+        """A raw prompt: whoever writes it steers the model himself, so its control tokens count."""
+        self._refuse_hopeless(text, param)
+        ids = await self._in_thread(lambda: self.tokenizer.encode_with_controls(text))
+        vocabulary = self.tokenizer.vocabulary
+        start = [vocabulary.bos] if vocabulary.add_bos and vocabulary.bos is not None else []
+        return self.of_ids([*start, *ids], param)
+
+    def of_ids(self, ids: Sequence[int], param: str) -> Prompt:
+        if not ids:
+            raise ApiError(400, "invalid_value", f"`{param}`: expected at least one token", param=param)
+        if max(ids) >= self.tokenizer.num_tokens:
+            count = self.tokenizer.num_tokens
+            raise ApiError(400, "invalid_value", f"`{param}`: the model's {count} token ids begin at 0", param=param)
+        return self._fitting(Prompt(tuple(ids), Marks(head_end=len(ids), messages_end=len(ids))), param)
+
+    async def _in_thread(self, work: Callable[[], _Result]) -> _Result:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    def _refuse_hopeless(self, text: str, param: str) -> None:
+        least = self.tokenizer.least_tokens(text)
+        if least >= self._window:
+            raise self._too_long(f"at least {least}", param)
+
+    def _fitting(self, prompt: Prompt, param: str) -> Prompt:
+        if len(prompt.tokens) >= self._window:
+            raise self._too_long(str(len(prompt.tokens)), param)
+        return prompt
+
+    def _too_long(self, count: str, param: str) -> ApiError:
+        sentence = (
+            f"this model's context length is {self._window} tokens, of which at least one is left for the answer; "
+            f"the prompt has {count} tokens"
+        )
+        return ApiError(400, "context_length_exceeded", sentence, param=param)
+
+
+def text_of(message: Message, index: int) -> str:
+    """A message's text, whether it came as a string, as nothing, or in parts (joined by line breaks).
+
+    Raises `ApiError` 400 naming the part that is not text.
+    """
+    if not isinstance(message.content, list):
+        return message.content or ""
+    for place, part in enumerate(message.content):
+        if part.type != "text" or part.text is None:
+            param = f"messages[{index}].content[{place}].{'type' if part.type != 'text' else 'text'}"
+            raise ApiError(400, "unsupported_value", f"`{param}`: only parts of type `text` are read", param=param)
+    return "\n".join(part.text or "" for part in message.content)

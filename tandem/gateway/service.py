@@ -1,0 +1,122 @@
+"""The gateway's parts, made once from the plan, and whether it takes new requests."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from tandem.contract.plan import Live, Plan
+from tandem.gateway.accounting import Account
+from tandem.gateway.auth import Keys
+from tandem.gateway.director_client import DirectorView
+from tandem.gateway.engine_client import EngineClient, EngineState, EngineStatus
+from tandem.gateway.errors import RETRY_SOON, ApiError
+from tandem.gateway.metrics import Metrics
+from tandem.gateway.prompts import Prompts
+from tandem.ledger.ledger import Ledger
+from tandem.text.tokenizer import Tokenizer
+
+_log = logging.getLogger("gateway")
+
+# What a client hears while the engine takes no requests: code and seconds until it may try again.
+_CLOSED: Final[dict[EngineState, tuple[str, float]]] = {
+    EngineState.AWAY: ("loading", RETRY_SOON),
+    EngineState.LOADING: ("loading", RETRY_SOON),
+    EngineState.DRAINING: ("draining", RETRY_SOON),
+    EngineState.FAILED: ("engine_failed", 10.0),
+    EngineState.HUNG: ("engine_hung", 10.0),
+}
+
+
+class Service:
+    """Raises `ValueError` when the plan names no engine."""
+
+    def __init__(self, plan: Plan, tokenizer: Tokenizer) -> None:
+        self.plan = plan
+        self.started_at = time.time()
+        self.in_flight = 0
+        self._went_idle = asyncio.Event()
+        self.is_stopping = False
+        self.engine = EngineClient(_socket_of(plan, "engine"))
+        self.director = DirectorView(plan.paths.director_socket, plan.live, self._take_live)
+        self.keys = Keys(plan.live.keys)
+        self.prompts = Prompts(tokenizer, plan.gateway.window)
+        self.metrics = Metrics(lambda: self.engine.health)
+        self.ledger = Ledger(Path(plan.gateway.ledger), plan.live.ledger_days)
+
+    @property
+    def live(self) -> Live:
+        return self.director.live
+
+    @property
+    def is_draining(self) -> bool:
+        return self.is_stopping or self.director.is_draining
+
+    def check_model(self, name: str | None) -> None:
+        """None is the one model there is. Raises `ApiError` 404."""
+        gateway = self.plan.gateway
+        if name is not None and name != gateway.model and name not in gateway.aliases:
+            sentence = f"there is no model of this name here; this appliance serves `{gateway.model}`"
+            raise ApiError(404, "model_not_found", sentence, param="model")
+
+    def check_open(self) -> None:
+        """Raises `ApiError` 503 with the reason while no new request is taken."""
+        if self.is_draining:
+            raise ApiError(503, "draining", "running requests are finished first", retry_after=RETRY_SOON)
+        status = self.engine.status
+        if status.state is not EngineState.READY:
+            raise closed(status)
+
+    async def wait_idle(self) -> None:
+        """Until no request is in flight."""
+        while self.in_flight:
+            self._went_idle.clear()
+            await self._went_idle.wait()
+
+    @contextmanager
+    def counted(self, account: Account) -> Iterator[None]:
+        """One request, from its arrival to its row in the ledger."""
+        self.in_flight += 1
+        self.metrics.in_flight.inc()
+        try:
+            yield
+        finally:
+            self.in_flight -= 1
+            self._went_idle.set()
+            self.metrics.in_flight.dec()
+            row = account.row(self.plan.gateway.model, time.monotonic())
+            self.metrics.count(row)
+            self.ledger.write(row)
+            _log.info(
+                "%s %d %s slot=%s prompt=%d cached=%d written=%d ttft=%s total=%.3f",
+                row.route,
+                row.status,
+                row.finish,
+                row.slot,
+                row.prompt_tokens,
+                row.cached_tokens,
+                row.completion_tokens,
+                "-" if row.ttft_seconds is None else f"{row.ttft_seconds:.3f}",
+                row.total_seconds,
+            )
+
+    def _take_live(self, live: Live) -> None:
+        self.keys = Keys(live.keys)
+        self.ledger.days = live.ledger_days
+
+
+def closed(status: EngineStatus) -> ApiError:
+    code, wait = _CLOSED[status.state]
+    return ApiError(503, code, status.sentence or "the model is loading", retry_after=wait, source="engine")
+
+
+def _socket_of(plan: Plan, name: str) -> Path:
+    program = plan.program(name)
+    if program is None or program.socket is None:
+        raise ValueError(f"the plan has no socket for the {name}")
+    return Path(program.socket)
