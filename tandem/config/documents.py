@@ -55,7 +55,7 @@ _TOO_LARGE: Final = 1 << 60  # of bytes or of seconds
 
 
 def exact_size(size: int) -> str:
-    """The shortest way to write a size so that it reads back as itself: `8 MiB`, `1.134 GiB`, `23041 B`."""
+    """The shortest way to write a size so that it reads back as itself: `8 MiB`, `1.134 GiB`, `98362432 B`."""
     for unit, width in (("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)):
         number = f"{size / (1 << width):.3f}".rstrip("0").rstrip(".")
         if size >= 1 << width and round(float(number) * (1 << width)) == size:

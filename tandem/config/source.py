@@ -33,7 +33,7 @@ _SECRET_NAME: Final = re.compile(r"(^|[_\-.])(api_?keys?|keys?|token|secret|pass
 _NOT_SECRET: Final = frozenset({"indexer_key"})
 _SECRET_VALUE: Final = re.compile(r"(\b(?:sk|pk|hf|ghp|gho|xox[bp]|glpat)[-_]|\bbearer\s+)[\w\-.~+/=]{6,}", re.I)
 _LINE_KEY: Final = re.compile(r"(\s*(?:-\s+)?[\"']?(?P<key>[^\s\"':={}\[\],]+)[\"']?\s*[:=]\s*)(?P<value>\S.*)")
-_INLINE_KEY: Final = re.compile(r"([\"']?(?P<key>[A-Za-z_][\w\-.]*)[\"']?\s*:\s*)(?P<value>[^,}\]]+)")
+_INLINE_KEY: Final = re.compile(r"([\"']?(?P<key>[A-Za-z_][\w\-.]*)[\"']?\s*:\s*)(?P<value>[^,{}\[\]]+)")
 
 
 @dataclass(frozen=True, slots=True)
