@@ -2,7 +2,7 @@
 # `.tandem` beside this file. ARGS goes to the command: `make up ARGS="--set listen.port=8100"`.
 
 .DEFAULT_GOAL := help
-.PHONY: help up down status logs test test-slow check fix bench image-lint venv venv-dev
+.PHONY: help up down status logs test test-slow check fix bench image-lint installed venv venv-dev
 
 # The first interpreter that is new enough; PYTHON=... chooses another. Only asked for when a target needs it.
 find-python = $(shell for python in python3 python3.13 python3.12 python3.11 python3.14; do \
@@ -15,13 +15,13 @@ help: ## this list
 up: venv ## set up what is missing, fetch the model, start the appliance
 	@.venv/bin/tandem up --detach $(ARGS)
 
-down: venv ## let running requests finish, stop the appliance
+down: installed ## let running requests finish, stop the appliance
 	@.venv/bin/tandem down $(ARGS)
 
-status: venv ## what runs, and what became of the last edit
+status: installed ## what runs, and what became of the last edit
 	@.venv/bin/tandem status $(ARGS)
 
-logs: venv ## follow the logs of every process
+logs: installed ## follow the logs of every process
 	@.venv/bin/tandem logs --follow $(ARGS)
 
 test: venv-dev ## the tests that take seconds, real processes included
@@ -35,7 +35,7 @@ check: venv-dev ## format, lint, types, import directions, documents, tests; edi
 	.venv/bin/ruff check
 	.venv/bin/mypy
 	.venv/bin/lint-imports
-	.venv/bin/tandem check appliance.yaml profiles/*.yaml residency/*.yaml
+	.venv/bin/tandem check appliance.yaml profiles/*.yaml residency/*.yaml docs/examples/*.yaml
 	.venv/bin/hadolint Dockerfile
 	.venv/bin/python -m pytest -m "not slow and not gpu"
 
@@ -49,6 +49,9 @@ bench: venv ## measure one, two and four clients on this machine (about 10 minut
 image-lint: venv-dev ## lint the Dockerfile, then carry its steps out in an overlay of this machine (root, minutes)
 	.venv/bin/hadolint Dockerfile
 	.venv/bin/python -m pytest tests/project/test_dockerfile.py
+
+installed:
+	@test -x .venv/bin/tandem || { echo "nothing is set up here yet: make up" >&2; exit 1; }
 
 venv:
 	@"$(PYTHON)" .ci/venv.py engine

@@ -28,7 +28,7 @@ STAMP = VENV / "tandem-stamp.json"  # what is installed; written last
 MARK = VENV / "tandem-unfinished"  # there while a set-up is under way
 LOG = VENV / "pip.log"
 
-COST = "about 2 minutes and 1.5 GB of disk; torch is most of it, and on an x86 machine its CUDA build is larger"
+COST = "a minute or two; 1.1 GB of disk, several where pip takes the CUDA build of torch"
 
 
 class SetUpFailed(Exception):
