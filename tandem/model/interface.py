@@ -40,6 +40,7 @@ class SequenceState:
     def __init__(self, config: ModelConfig, window: int, dtype: torch.dtype) -> None:
         shape = (2, 1, config.kv_heads, window, config.head_dim)
         self.window = window
+        self.dtype = dtype
         self.kv = [torch.empty(shape, dtype=dtype) for _ in range(config.layers)]
         self.keys = [kv[0, 0].transpose(0, 1) for kv in self.kv]
         self.values = [kv[1, 0].transpose(0, 1) for kv in self.kv]
@@ -86,6 +87,6 @@ class Model(Protocol):
         """One joint pass: writes each block's KV rows and returns float32 logits [wanted rows, vocab].
 
         Wanted rows come in the order of the blocks, and within a block in the order of its tokens. At most one
-        block a state; the caller's thread only. The returned tensor is the caller's.
+        block a state; one thread at a time. The tensor is the caller's to change, under `torch.inference_mode`.
         """
         ...

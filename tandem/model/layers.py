@@ -8,16 +8,24 @@ from torch.nn import functional
 
 
 class RmsNorm:
-    """Root mean square norm of the float32 residual stream, answered in the activations' dtype."""
+    """Root mean square norm of the float32 residual stream, answered in the activations' dtype.
+
+    Written as `x / sqrt(|x|^2 + n eps) * sqrt(n) weight`: the same value in five small calls, where torch's own
+    `rms_norm` takes twice as many on a CPU and a tenth of a decode step with them.
+    """
 
     def __init__(self, weight: Tensor, epsilon: float, dtype: torch.dtype) -> None:
-        self.weight = weight  # float32 [hidden]
-        self._epsilon = epsilon
+        """`weight` is float32 [hidden]."""
+        width = weight.shape[0]
+        self._weight = weight * width**0.5
+        self._epsilon = torch.tensor(epsilon * width)
         self._dtype = dtype
 
     def __call__(self, rows: Tensor) -> Tensor:
         """[rows, hidden] -> [rows, hidden]"""
-        return functional.rms_norm(rows, self.weight.shape, self.weight, self._epsilon).to(self._dtype)
+        length = torch.linalg.vector_norm(rows, dim=-1, keepdim=True)
+        scale = torch.addcmul(self._epsilon, length, length).rsqrt_()
+        return (rows * scale).mul_(self._weight).to(self._dtype)
 
 
 def gated_silu(gate_up: Tensor) -> Tensor:

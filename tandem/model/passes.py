@@ -1,24 +1,49 @@
-"""How blocks share runs of the weights, and how many rows may share one without touching each other's bits."""
+"""How the blocks of one call share runs of the weights.
+
+A run works on the rows of all its blocks stacked; a span says where a block's rows lie in the run and in its own
+sequence. Who may share is decided by row counts alone.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from tandem.model.interface import Block
-
-LARGEST_BUCKET: Final = 16
-_DRAWS: Final = 2  # independent sets of random rows a product is tried on
+from tandem.model.interface import Block, SequenceState, Wants
 
 
-def passes(blocks: Sequence[Block], row_bucket: int) -> Iterator[Sequence[Block]]:
-    """Cut the blocks of one call, in order, into runs of the weights.
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One block's rows."""
 
-    Blocks share a run while their rows fit `row_bucket`; a longer block runs alone. No block is ever split.
-    """
+    state: SequenceState
+    start: int  # first row in the sequence
+    first: int  # first row in the run
+    rows: int
+    mask: Tensor | None  # [rows, start + rows], added to scores; None for a small block, whose rows attend one by one
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One run of the weights."""
+
+    tokens: Tensor  # int64 [rows]
+    positions: Tensor  # int64 [rows]
+    spans: tuple[Span, ...]
+    wanted: Tensor | None  # int64, rows whose logits are wanted; None: all
+
+
+def passes(blocks: Sequence[Block], row_bucket: int) -> list[Pass]:
+    """Cut the blocks of one call, in order, into runs: blocks share one while their rows fit `row_bucket`, a longer
+    block (a prefill chunk) runs alone, and no block is split."""
+    assert len({id(block.state) for block in blocks}) == len(blocks), "two blocks of one sequence in a call"
+    return [_stack(shared, row_bucket) for shared in _shares(blocks, row_bucket)]
+
+
+def _shares(blocks: Sequence[Block], row_bucket: int) -> Iterator[list[Block]]:
     shared: list[Block] = []
     rows = 0
     for block in blocks:
@@ -31,28 +56,25 @@ def passes(blocks: Sequence[Block], row_bucket: int) -> Iterator[Sequence[Block]
         yield shared
 
 
-RowFunction = Callable[[Tensor], Tensor]  # [rows, width] -> [rows, ...]
+def _stack(blocks: Sequence[Block], row_bucket: int) -> Pass:
+    spans: list[Span] = []
+    positions: list[int] = []
+    wanted: list[int] = []
+    for block in blocks:
+        assert block.rows and 0 <= block.start <= block.state.window - block.rows, "a block outside its window"
+        first, end = len(positions), len(positions) + block.rows
+        mask = causal_mask(block.start, block.rows, block.state.dtype) if block.rows > row_bucket else None
+        spans.append(Span(block.state, block.start, first, block.rows, mask))
+        positions += range(block.start, block.start + block.rows)
+        wanted += range({Wants.ALL: first, Wants.LAST: end - 1, Wants.NONE: end}[block.wants], end)
+    return Pass(
+        tokens=torch.cat([block.tokens for block in blocks]) if len(blocks) > 1 else blocks[0].tokens,
+        positions=torch.tensor(positions),
+        spans=tuple(spans),
+        wanted=torch.tensor(wanted, dtype=torch.int64) if len(wanted) < len(positions) else None,
+    )
 
 
-def measure_row_bucket(functions: Iterable[tuple[RowFunction, int]], dtype: torch.dtype) -> int:
-    """The largest power of two up to `LARGEST_BUCKET` such that every function, given any number of rows up to it,
-    gives each row the bits it gives the row alone. `functions` come with their row width; 1 when none is larger.
-    """
-    generator = torch.Generator().manual_seed(0)
-    bucket = LARGEST_BUCKET
-    for function, width in functions:
-        for _ in range(_DRAWS):
-            rows = torch.randn(bucket, width, generator=generator).to(dtype)
-            bucket = _holds_up_to(function, rows)
-            if bucket == 1:
-                return 1
-    return bucket
-
-
-def _holds_up_to(function: RowFunction, rows: Tensor) -> int:
-    """The largest power of two, at most the number of `rows`, up to which every count agrees with lone rows."""
-    alone = torch.cat([function(rows[index : index + 1].clone()) for index in range(rows.shape[0])])
-    for count in range(2, rows.shape[0] + 1):
-        if not torch.equal(function(rows[:count].clone()), alone[:count]):
-            return 1 << ((count - 1).bit_length() - 1)
-    return rows.shape[0]
+def causal_mask(start: int, rows: int, dtype: torch.dtype) -> Tensor:
+    """[rows, start + rows], to be added to scores: a row sees everything up to itself."""
+    return torch.full((rows, start + rows), -torch.inf, dtype=dtype).triu_(start + 1)

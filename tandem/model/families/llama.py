@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from tandem.errors import CannotStart
-from tandem.model.attention import attend_chunk, attend_row, causal_mask
+from tandem.model.attention import attend
+from tandem.model.bucket import RowFunction, measure_row_bucket
 from tandem.model.config import ModelConfig
-from tandem.model.interface import Block, SequenceState, Wants
+from tandem.model.interface import Block, SequenceState
 from tandem.model.layers import RmsNorm, gated_silu
-from tandem.model.passes import RowFunction, measure_row_bucket, passes
+from tandem.model.passes import Pass, passes
 from tandem.model.rope import Rope, turn_
 from tandem.model.weights.gguf import GgufFile
 from tandem.model.weights.quant import Compute, Dense, Int8, Projection, projection, table
@@ -97,100 +98,40 @@ class Llama:
 
     @torch.inference_mode()
     def forward(self, blocks: Sequence[Block]) -> Tensor:
-        logits = [self._run(shared) for shared in passes(blocks, self.row_bucket)]
+        logits = [self._run(each) for each in passes(blocks, self.row_bucket)]
         return logits[0] if len(logits) == 1 else torch.cat(logits)
 
-    def _run(self, blocks: Sequence[Block]) -> Tensor:
+    def _run(self, run: Pass) -> Tensor:
         """One run of the weights; float32 logits of the wanted rows."""
-        views = _views(blocks, self.row_bucket)
-        tokens = torch.cat([block.tokens for block in blocks]) if len(blocks) > 1 else blocks[0].tokens
-        turns = self._rope.at(_positions(blocks))
-        rows = self._embedding.lookup(tokens)  # the residual stream: float32 [rows, hidden]
+        turns = self._rope.at(run.positions)
+        rows = self._embedding.lookup(run.tokens)  # the residual stream: float32 [rows, hidden]
         for index, layer in enumerate(self._layers):
-            attended = self._attend(index, layer.qkv(layer.attention_norm(rows)), turns, views)
-            rows += layer.attention_output(attended)
+            queries, written = self._queries_and_kv(layer.qkv(layer.attention_norm(rows)), turns)
+            rows += layer.attention_output(attend(index, queries, written, run.spans))
             rows += layer.down(gated_silu(layer.gate_up(layer.feed_forward_norm(rows))))
-        wanted = _wanted(blocks)
-        if wanted is not None:
-            rows = rows.index_select(0, wanted)
+        if run.wanted is not None:
+            rows = rows.index_select(0, run.wanted)
         if not rows.shape[0]:
             return rows.new_empty(0, self.config.vocab)
         return self._head(self._output_norm(rows)).float()
 
-    def _attend(self, index: int, qkv: Tensor, turns: Tensor, views: Sequence[_View]) -> Tensor:
-        """Turn queries and keys, write each sequence's KV rows, attend. [rows, query_width]"""
-        config = self.config
-        heads = qkv.view(-1, config.heads + 2 * config.kv_heads, config.head_dim)
-        turn_(heads[:, : config.heads + config.kv_heads], turns)
-        queries, written = heads[:, : config.heads], heads[:, config.heads :]
-        written = written.view(-1, 2, 1, config.kv_heads, config.head_dim).permute(1, 2, 3, 0, 4)
-        mixed: list[Tensor] = []
-        for view in views:
-            kv = view.state.kv[index]
-            kv.narrow(3, view.start, view.rows).copy_(written.narrow(3, view.first, view.rows))
-            if view.mask is not None:
-                keys, values = kv.narrow(3, 0, view.start + view.rows).unbind(0)
-                mixed.append(attend_chunk(queries, keys, values, view.mask))
-                continue
-            for row in range(view.rows):
-                keys, values = kv.narrow(3, 0, view.start + row + 1).unbind(0)
-                mixed.append(attend_row(queries[view.first + row], keys, values))
-        return torch.cat(mixed) if len(mixed) > 1 else mixed[0]
+    def _queries_and_kv(self, qkv: Tensor, turns: Tensor) -> tuple[Tensor, Tensor]:
+        """Turned queries [rows, heads, head_dim] and turned keys with values [2, 1, kv_heads, rows, head_dim]."""
+        num_heads, kv_heads, head_dim = self.config.heads, self.config.kv_heads, self.config.head_dim
+        heads = qkv.view(-1, num_heads + 2 * kv_heads, head_dim)
+        turn_(heads[:, : num_heads + kv_heads], turns)
+        kv = heads[:, num_heads:].view(-1, 2, 1, kv_heads, head_dim)
+        return heads[:, :num_heads], kv.permute(1, 2, 3, 0, 4)
 
     def _row_functions(self) -> Iterator[tuple[RowFunction, int]]:
-        """One of each kind and shape of what runs over all rows of a pass at once."""
-        first = self._layers[0]
-        config = self.config
-        yield lambda rows: first.attention_norm(rows.float()), config.hidden
-        yield gated_silu, 2 * config.feed_forward
-        seen = set()
-        for product in (
-            self._head,
-            *(p for each in self._layers for p in (each.qkv, each.attention_output, each.gate_up, each.down)),
-        ):
-            kind = (type(product), product.shape)
-            if kind not in seen:
-                seen.add(kind)
-                yield product, product.shape[1]
-
-
-@dataclass(frozen=True, slots=True)
-class _View:
-    """Where a block's rows lie in its pass and in its sequence."""
-
-    state: SequenceState
-    start: int  # first row in the sequence
-    first: int  # first row in the pass
-    rows: int
-    mask: Tensor | None  # of a prefill chunk
-
-
-def _views(blocks: Sequence[Block], row_bucket: int) -> list[_View]:
-    views, first = [], 0
-    for block in blocks:
-        assert 0 <= block.start <= block.state.window - block.rows, "a block outside its window"
-        mask = causal_mask(block.start, block.rows) if block.rows > row_bucket else None
-        views.append(_View(block.state, block.start, first, block.rows, mask))
-        first += block.rows
-    return views
-
-
-def _positions(blocks: Sequence[Block]) -> Tensor:
-    """int64 [rows]"""
-    return torch.tensor([position for block in blocks for position in range(block.start, block.start + block.rows)])
-
-
-def _wanted(blocks: Sequence[Block]) -> Tensor | None:
-    """Rows of the pass whose logits are wanted, int64; None when that is all of them."""
-    if all(block.wants is Wants.ALL or (block.wants is Wants.LAST and block.rows == 1) for block in blocks):
-        return None
-    wanted: list[int] = []
-    first = 0
-    for block in blocks:
-        end = first + block.rows
-        wanted += range(first if block.wants is Wants.ALL else end - 1 if block.wants is Wants.LAST else end, end)
-        first = end
-    return torch.tensor(wanted, dtype=torch.int64)
+        """Everything that runs over all rows of a pass at once; products of one form and shape once."""
+        yield self._output_norm, self.config.hidden
+        yield gated_silu, 2 * self.config.feed_forward
+        products = [self._head]
+        for layer in self._layers:
+            products += [layer.qkv, layer.attention_output, layer.gate_up, layer.down]
+        for product in {(type(each), each.shape): each for each in products}.values():
+            yield product, product.shape[1]
 
 
 def read_config(file: GgufFile) -> ModelConfig:
