@@ -1,7 +1,171 @@
+"""`up`, `down`, `status`, `logs`: the life of an appliance, for people and for scripts."""
+
 from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tandem.errors import CannotStart, DocumentError, ExitStatus
+
+if TYPE_CHECKING:
+    from tandem.config import Documents
+    from tandem.contract.messages import ApplianceState
+    from tandem.contract.plan import Paths, Plan
+
+NOT_RUNNING = 1
+NOT_SERVING = 4
+
+Appliance = Annotated[Path, typer.Argument(help="The appliance document.")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a key, as in `slots.count=4`. May be repeated."),
+]
+Profile = Annotated[str | None, typer.Option("--profile", help="Serve this profile.")]
+HERE = Path("appliance.yaml")
+
 
 def register(app: typer.Typer) -> None:
-    pass
+    for command in (up, down, status, logs):
+        app.command()(command)
+
+
+def up(
+    appliance: Appliance = HERE,
+    overrides: Set = None,
+    profile: Profile = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="Return when it is ready; it runs on until `tandem down`.")
+    ] = False,
+) -> None:
+    """Start the appliance and stay with it. Ctrl-C lets requests finish and stops it; a second one does not wait."""
+    from tandem.cli.appliance import Lock
+    from tandem.cli.documents import ensure_weights
+    from tandem.cli.raising import raise_appliance
+    from tandem.config import load
+    from tandem.config.settings import as_variables
+    from tandem.memory.reading import read_box
+    from tandem.planner.compile import compile_plan
+
+    flags = _flags(overrides, profile)
+    documents = load(appliance, flags)
+    if Lock(_paths(documents.state)).is_held():
+        raise typer.Exit(_already_up(documents))
+    plan = compile_plan(documents, read_box())
+    for warning in plan.warnings:
+        typer.echo(f"warning: {warning}", err=True)
+    ensure_weights(documents)
+    raise typer.Exit(asyncio.run(raise_appliance(plan, detach=detach, variables=as_variables(flags))))
+
+
+def down(appliance: Appliance = HERE, overrides: Set = None, profile: Profile = None) -> None:
+    """Let running requests finish, stop the appliance, and say what was done."""
+    from tandem.cli.raising import bring_down
+
+    raise typer.Exit(asyncio.run(bring_down(_where(appliance, _flags(overrides, profile)))))
+
+
+def status(
+    appliance: Appliance = HERE,
+    overrides: Set = None,
+    profile: Profile = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Answer with JSON.")] = False,
+) -> None:
+    """What runs, and what became of the last edit. Exits with 0 when it serves, 1 when nothing runs, else 4."""
+    from tandem.cli.appliance import Lock, picture
+    from tandem.contract.plan import read_plan
+
+    paths = _where(appliance, _flags(overrides, profile))
+    if not Lock(paths).is_held():
+        typer.echo(json.dumps({"phase": "down"}) if as_json else "not running: `tandem up` starts it")
+        raise typer.Exit(NOT_RUNNING)
+    seen = asyncio.run(picture(paths))
+    if seen is None:
+        typer.echo(json.dumps({"phase": "unknown"}) if as_json else "it runs, but its director does not answer")
+        raise typer.Exit(NOT_SERVING)
+    _print_status(seen, read_plan(Path(paths.run)), as_json)
+    raise typer.Exit(ExitStatus.GOOD if seen.phase == "serving" else NOT_SERVING)
+
+
+def logs(
+    program: Annotated[str | None, typer.Argument(help="gateway, engine, director, ...; default: all.")] = None,
+    appliance: Annotated[Path, typer.Option("--appliance", help="The appliance document.")] = HERE,
+    overrides: Set = None,
+    profile: Profile = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what is written.")] = False,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="How many of the last lines of each.")] = 20,
+) -> None:
+    """Print what the processes have logged. No user's text and no key is ever in it."""
+    from tandem.cli.logs import print_logs
+
+    print_logs(Path(_where(appliance, _flags(overrides, profile)).logs), program, lines, follow)
+
+
+def _flags(overrides: list[str] | None, profile: str | None) -> list[str]:
+    return list(overrides or ()) + ([] if profile is None else [f"profile={profile}"])
+
+
+def _paths(state: Path) -> Paths:
+    from tandem.planner.compile import plan_paths
+
+    return plan_paths(state, os.getuid())
+
+
+def _where(appliance: Path, flags: list[str]) -> Paths:
+    """Where this appliance's directories are, also when its document is broken just now."""
+    from tandem.config import load
+    from tandem.config.documents import Appliance as AppliancePlan
+
+    try:
+        return _paths(load(appliance, flags).state)
+    except DocumentError:
+        if not appliance.exists():
+            raise
+        said = os.environ.get("TANDEM_STATE") or str(AppliancePlan.model_fields["state"].default)
+        return _paths((appliance.absolute().parent / Path(said).expanduser()).absolute())
+
+
+def _already_up(documents: Documents) -> int:
+    """A second `up`: wait until it is ready if need be, then say where it is and whether it is what was asked for."""
+    from tandem.cli.raising import attend_existing
+    from tandem.contract.plan import read_plan
+    from tandem.planner.compile import compile_plan
+    from tandem.planner.diff import ChangeClass, diff
+
+    run = Path(_paths(documents.state).run)
+    status = asyncio.run(attend_existing(_paths(documents.state)))
+    if status != ExitStatus.GOOD:
+        return status
+    running = read_plan(run)
+    change = diff(running, compile_plan(documents, running.box))
+    if change.kind is not ChangeClass.NONE or change.moves:
+        raise CannotStart(
+            "what you asked for is not what runs: " + "; ".join(change.sentences),
+            "an edit of the documents is taken by itself (`tandem status` says what became of it); "
+            "flags and variables count at start: `tandem down`, then `tandem up`",
+        )
+    return ExitStatus.GOOD
+
+
+def _print_status(seen: ApplianceState, plan: Plan, as_json: bool) -> None:
+    import msgspec
+    from rich.console import Console
+
+    from tandem.cli.screen import render_report, status_lines, status_table, url
+
+    if as_json:
+        record = msgspec.to_builtins(seen)
+        record["live"], record["placements"] = msgspec.json.decode(seen.live), msgspec.json.decode(seen.placements)
+        typer.echo(json.dumps({**record, "url": url(plan), "appliance": plan.appliance}, indent=1, ensure_ascii=False))
+        return
+    console = Console(highlight=False, soft_wrap=True)
+    for line in status_lines(seen, plan):
+        console.print(line, markup=False)
+    console.print(status_table(seen, time.time()))
+    if seen.reload is not None:
+        console.print(render_report(seen.reload), markup=False)

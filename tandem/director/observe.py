@@ -42,30 +42,31 @@ class Observer:
         self._rpc = ThreadPoolExecutor(1, "supervisord")  # one connection, one thread
         self._wake = wake
         self._deaths = Deaths(wake)
-        self._due = 0.0  # when supervisord is asked again
+        self._looked = 0.0  # when supervisord was asked last
         self._asking: dict[str, asyncio.Task[None]] = {}
-        self._ask_at: dict[str, float] = {}
+        self._asked: dict[str, float] = {}  # when each was asked last
 
     async def look(self, state: State, written: str) -> Facts:
         """Raises `SupervisordGone`."""
         now = time.monotonic()
-        if now >= self._due or self._deaths.pids or is_busy(state):
+        pause = BUSY if is_busy(state) else CALM
+        if now >= self._looked + pause or self._deaths.pids:
             self._processes = await self._ask_supervisord()
-            self._due = now + CALM
+            self._looked = now
         for name, process in self._processes.items():
             record = state.programs.get(name)
             if record is None or record.pid != process.pid:
                 self.answers.pop(name, None)  # another process's
             if process.pid is not None:
                 self._deaths.watch(process.pid)
-                if name not in self._asking and now >= self._ask_at.get(name, 0.0):
+                if name not in self._asking and now >= self._asked.get(name, 0.0) + pause:
                     self._ask(name, process.pid, state)
         self.memory = read_memory()
         return Facts(dict(self._processes), dict(self.answers), self.memory, written)
 
     async def command(self, method: Callable[[Supervisord], T]) -> T:
         """One call to supervisord, off the loop's thread; what it changed is looked at in the next step."""
-        self._due = 0.0
+        self._looked = 0.0
         return await asyncio.get_running_loop().run_in_executor(self._rpc, method, self._supervisord)
 
     def held(self) -> int:
@@ -97,21 +98,19 @@ class Observer:
         program = state.plan.program(name)
         if program is None or program.socket is None:
             return
-        again = BUSY if is_busy(state) else CALM
-        task = asyncio.create_task(self._hear(name, pid, Path(program.socket), again))
+        task = asyncio.create_task(self._hear(name, pid, Path(program.socket)))
         self._asking[name] = task
         task.add_done_callback(lambda _: self._asking.pop(name))
 
-    async def _hear(self, name: str, pid: int, socket: Path, again: float) -> None:
+    async def _hear(self, name: str, pid: int, socket: Path) -> None:
         """One question about health. The answer counts only if the process that was asked is still the one there."""
-        asked = time.monotonic()
+        self._asked[name] = asked = time.monotonic()
         before = self.answers.get(name, Answer())
         try:
             async with asyncio.timeout(ASK_TIMEOUT):
                 answer = Answer(await ask_health(socket, ASK_TIMEOUT), asked)
         except (OSError, TimeoutError, msgspec.MsgspecError):
             answer = replace(before, unanswered=before.unanswered + 1)
-        self._ask_at[name] = asked + again
         if name in self._processes and self._processes[name].pid == pid:
             self.answers[name] = answer
             if answer.health != before.health:

@@ -11,15 +11,11 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tandem.config import load
-from tandem.config.report import render_error
 from tandem.contract.messages import ReloadReport
 from tandem.contract.plan import Plan
 from tandem.director.state import State
 from tandem.director.trial import propose, refuse
 from tandem.errors import CannotStart, DocumentError, TandemError
-from tandem.memory.reading import read_box
-from tandem.planner.compile import compile_plan
 from tandem.planner.diff import ChangeClass, diff
 
 OURS: Final = frozenset({"TANDEM_RUN", "TANDEM_LOGS"})  # set for our own processes; they override no document
@@ -40,7 +36,15 @@ Judge = Callable[[Plan, int], Judgement]  # the running plan and the bytes its p
 
 
 def judge_documents(running: Plan, held: int) -> Judgement:
-    """Never raises: whatever is wrong, the running plan stays and the reason is told."""
+    """Never raises: whatever is wrong, the running plan stays and the reason is told.
+
+    Runs in a thread, and imports what reads documents only here: a director that was killed must be back at once.
+    """
+    from tandem.config import load
+    from tandem.config.report import render_error
+    from tandem.memory.reading import read_box
+    from tandem.planner.compile import compile_plan
+
     try:
         environment = {name: value for name, value in os.environ.items() if name not in OURS}
         documents = load(Path(running.appliance), environment=environment)

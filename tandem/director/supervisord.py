@@ -142,11 +142,11 @@ class _UnixConnection(http.client.HTTPConnection):
 
 def _exit(info: dict[str, Any]) -> str:
     """How the last process ended, as a clause. A process that never ran has no ending."""
-    if info["spawnerr"]:
+    if info["statename"] in ("BACKOFF", "FATAL"):
         return f"could not be started: {info['spawnerr']}"
     if not info["stop"]:
         return ""
-    if info["exitstatus"] == -1:
+    if info["exitstatus"] == -1:  # supervisord keeps no more than that
         return "was killed by a signal"
     return f"exited with status {info['exitstatus']}"
 

@@ -413,7 +413,7 @@ def test_the_end_while_things_crash_and_load() -> None:
 def test_every_state_can_be_left_and_reached() -> None:
     reached = {after for edges in TRANSITIONS.values() for after in edges}
     assert set(TRANSITIONS) == set(ProgramState) == reached
-    assert ALIVE < set(ProgramState)
+    assert set(ProgramState) > ALIVE
 
 
 def test_an_edge_that_is_not_drawn_is_a_bug() -> None:

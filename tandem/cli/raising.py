@@ -1,0 +1,238 @@
+"""Raising an appliance, staying with it, and bringing it down: what `up` and `down` do once the plan is known."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Final
+
+from tandem.cli.appliance import (
+    Lock,
+    ask_to_stop,
+    check_port,
+    end,
+    kill,
+    leftovers,
+    longest_stop,
+    pictures,
+    prepare,
+    spawn,
+    supervisord_pid,
+    terminate,
+)
+from tandem.cli.screen import Screen, complain, curl, url
+from tandem.contract.messages import ApplianceState
+from tandem.contract.plan import Paths, Plan, read_plan
+from tandem.errors import CannotStart, ExitStatus
+
+DIRECTOR_PATIENCE: Final = 30.0  # seconds without a word from the director before it counts as unable to come up
+LEFTOVER_PATIENCE: Final = 10.0  # seconds for processes whose supervisord was killed to finish by themselves
+LAST_WORDS: Final = 15  # lines of a log that are shown when a program cannot come up
+INTERRUPTED: Final = 130
+
+
+async def raise_appliance(plan: Plan, *, detach: bool, variables: dict[str, str]) -> int:
+    """Start it and stay until it ends, or with `detach` until it is ready. Returns the exit status.
+
+    `variables` are the `--set` flags for the director, which reads the documents again on every edit.
+    Raises `CannotStart` before anything was started.
+    """
+    lock = Lock(plan.paths).take()
+    if lock is None:
+        return await attend_existing(plan.paths)
+    with Screen() as screen:
+        try:
+            if strays := leftovers(plan.paths):
+                screen.say(f"waiting for {len(strays)} processes of an earlier run to finish")
+                await asyncio.to_thread(end, strays, LEFTOVER_PATIENCE)
+            prepare(plan)
+            check_port(plan.gateway.host, plan.gateway.port)
+            supervisord = spawn(plan, lock, detach=detach, variables=variables)
+        finally:
+            os.close(lock)  # supervisord holds it now, or nobody does
+        return await Attendance(plan, supervisord, screen, detach).run()
+
+
+class Attendance:
+    """Somebody who started an appliance and watches it. One signal ends it in order, the second at once."""
+
+    def __init__(self, plan: Plan, supervisord: subprocess.Popen[bytes], screen: Screen, detach: bool) -> None:
+        self._plan = plan
+        self._supervisord = supervisord
+        self._screen = screen
+        self._detach = detach
+        self._was_ready = False
+        self._status: int = ExitStatus.GOOD
+        self._stopping = False
+        self._quiet_since = time.monotonic()
+        self._stop_task: asyncio.Task[None] | None = None
+
+    async def run(self) -> int:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, self._signalled)
+        async with contextlib.aclosing(pictures(self._plan.paths, self._is_alive)) as stream:
+            async for picture in stream:
+                if picture is None:
+                    self._check_silence()
+                    continue
+                self._quiet_since = time.monotonic()
+                self._screen.show(picture)
+                self._stopping |= picture.phase == "stopping"  # `tandem down` elsewhere
+                if self._stopping:
+                    continue
+                if picture.phase == "serving" and not self._was_ready:
+                    self._announce()
+                    if self._detach:
+                        return ExitStatus.GOOD
+                self._give_up_on(picture)
+        return self._ended()
+
+    def _is_alive(self) -> bool:
+        return self._supervisord.poll() is None
+
+    def _announce(self) -> None:
+        self._was_ready = True
+        self._screen.settle()
+        announce(self._plan)
+        if not self._detach:
+            self._screen.say("Ctrl-C stops it")
+
+    def _give_up_on(self, picture: ApplianceState) -> None:
+        """A vital program that fails again and again before it ever served ends the attempt; later it is mended."""
+        failed = [p for p in picture.programs if p.state == "failed" and p.kind in ("gateway", "engine")]
+        if self._was_ready or not failed:
+            return
+        self._fail(f"{failed[0].name} cannot come up: {failed[0].sentence}", failed[0].name)
+
+    def _check_silence(self) -> None:
+        if not self._stopping and not self._was_ready and time.monotonic() - self._quiet_since > DIRECTOR_PATIENCE:
+            self._fail("the director does not come up", "director")
+
+    def _fail(self, sentence: str, program: str) -> None:
+        self._status = ExitStatus.OUR_BUG
+        self._screen.settle()
+        complain(f"error: {sentence}")
+        for line in last_words(self._plan.paths, program):
+            complain(f"  {program} | {line}")
+        self._stop()
+
+    def _signalled(self) -> None:
+        if self._stopping:
+            self._screen.say("stopping at once")
+            kill(self._plan.paths, self._supervisord.pid)
+            return
+        self._screen.settle()
+        if self._detach:
+            self._status = INTERRUPTED
+        self._screen.say("stopping: running requests finish first; once more stops at once")
+        self._stop()
+
+    def _stop(self) -> None:
+        self._stopping = True
+        self._stop_task = asyncio.create_task(self._see_it_stop())
+
+    async def _see_it_stop(self) -> None:
+        """The director stops it in order; what does not come down in time is brought down."""
+        if not await ask_to_stop(self._plan.paths):
+            self._supervisord.terminate()
+        await asyncio.sleep(longest_stop(self._plan))
+        kill(self._plan.paths, self._supervisord.pid)
+
+    def _ended(self) -> int:
+        """supervisord is gone: make sure that nothing else is left, and say how it went."""
+        strays = leftovers(self._plan.paths)
+        if not self._stopping:
+            self._status = ExitStatus.OUR_BUG
+            complain("error: supervisord died; its programs were ended")
+            for line in last_words(self._plan.paths, "supervisord"):
+                complain(f"  supervisord | {line}")
+        end(strays, 0.0 if self._stopping else LEFTOVER_PATIENCE)
+        if self._status == ExitStatus.GOOD:
+            self._screen.say("stopped")
+        return self._status
+
+
+async def attend_existing(paths: Paths) -> int:
+    """Somebody else started it: wait until it serves, or say why it does not."""
+    lock, quiet_since = Lock(paths), time.monotonic()
+    with Screen() as screen:
+        async with contextlib.aclosing(pictures(paths, lock.is_held)) as stream:
+            async for picture in stream:
+                if picture is None:
+                    if time.monotonic() - quiet_since > DIRECTOR_PATIENCE:
+                        complain("error: an appliance runs here, but its director does not answer")
+                        return ExitStatus.OUR_BUG
+                    continue
+                quiet_since = time.monotonic()
+                screen.show(picture)
+                if picture.phase == "serving":
+                    screen.settle()
+                    screen.say(f"already up: {url(read_plan(Path(paths.run)))}")
+                    return ExitStatus.GOOD
+                if picture.phase == "stopping":
+                    raise CannotStart("it is just being stopped", "wait a moment, then `tandem up` again")
+    complain("error: the appliance that was starting here has ended; `tandem logs` says why")
+    return ExitStatus.OUR_BUG
+
+
+async def bring_down(paths: Paths) -> int:
+    """Ask for an orderly end, wait for it, and say what was done. Nothing running is no error."""
+    lock, started = Lock(paths), time.monotonic()
+    if not lock.is_held():
+        strays = leftovers(paths)
+        await asyncio.to_thread(end, strays, 0.0)
+        print(f"nothing was running; ended {len(strays)} leftover processes" if strays else "nothing was running")
+        return ExitStatus.GOOD
+    pid, plan = supervisord_pid(paths), read_plan(Path(paths.run))
+    asked = await ask_to_stop(paths)
+    if not asked:
+        terminate(paths)
+    deadline = started + longest_stop(plan)
+
+    def is_alive() -> bool:
+        return lock.is_held() and time.monotonic() < deadline
+
+    with Screen() as screen:
+        async with contextlib.aclosing(pictures(paths, is_alive)) as stream:
+            async for picture in stream:
+                if picture is not None:
+                    screen.show(picture)
+        screen.settle()
+        overdue = lock.is_held()
+        if overdue:
+            kill(paths, pid)
+        await asyncio.to_thread(end, leftovers(paths), 0.0)
+        took = f"{time.monotonic() - started:.1f} s"
+        if overdue:
+            screen.say(f"killed: it did not stop within {longest_stop(plan):.0f} s")
+        elif asked:
+            screen.say(f"stopped: running requests were finished, every process has ended ({took})")
+        else:
+            screen.say(f"stopped through supervisord, because the director did not answer ({took})")
+    return ExitStatus.GOOD
+
+
+def announce(plan: Plan) -> None:
+    """It serves: where, out of what memory, and a line to try."""
+    from tandem.cli.documents import print_memory_table
+
+    slots = len(plan.engine.slots)
+    print(f"\n{plan.gateway.model} is up at {url(plan)}, {slots} slot{'s' if slots > 1 else ''}\n")
+    print_memory_table(plan)
+    print(f"\nTry it:\n  {curl(plan)}\n", flush=True)
+
+
+def last_words(paths: Paths, program: str) -> list[str]:
+    """The end of a program's log. For supervisord that is what it said before it could log."""
+    name = "supervisord.err" if program == "supervisord" else f"{program}.log"
+    try:
+        text = Path(paths.logs, name).read_text(errors="replace")
+    except OSError:
+        return []
+    return text.splitlines()[-LAST_WORDS:]
