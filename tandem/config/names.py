@@ -27,6 +27,7 @@ def check_names(
         *_claims(appliance, residency.claims, layers),
         *_keys(appliance, layers, base, environment),
         *_weights(profile, layers),
+        *_state(appliance, layers, base),
     ]
 
 
@@ -144,3 +145,11 @@ def _weights(profile: Profile, layers: Layers) -> list[Problem]:
     else:
         return []
     return [Problem("missing-key", message, layers.nearest(("profile",)), (), help)]
+
+
+def _state(appliance: Appliance, layers: Layers, base: Path) -> list[Problem]:
+    state = base / Path(appliance.state).expanduser()
+    if "%" not in str(state):
+        return []
+    message = f"the state directory {state} has a `%` in its name, which supervisord reads as its own"
+    return [Problem("bad-text", message, layers.nearest(("state",)), (), "write `state:` with another directory")]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from tandem.contract.plan import Paths, Plan, Program
+from tandem.contract.plan import Plan, Program
 
 _LOG_BYTES: Final = "20MB"
 _LOG_BACKUPS: Final = 3
@@ -18,16 +18,16 @@ _VITAL_START: Final = 5  # seconds: supervisord reaps as late as 2 s, so less wo
 
 
 def supervisord_programs(plan: Plan) -> str:
-    """The text of `programs.conf` in the run directory."""
+    """The text of `programs.conf` in the run directory. supervisord's environment has `TANDEM_LOGS`."""
     head = "; Generated from the plan. Edits are overwritten: edit appliance.yaml.\n"
-    return head + "".join(_section(program, plan.paths, order) for order, program in enumerate(plan.programs))
+    return head + "".join(_section(program, order) for order, program in enumerate(plan.programs))
 
 
-def _section(program: Program, paths: Paths, order: int) -> str:
+def _section(program: Program, order: int) -> str:
     director = program.kind == "director"
     settings = {
         "command": " ".join(_word(word) for word in program.command),
-        "environment": ",".join(f"{name}={_quoted(value)}" for name, value in program.environment),
+        "environment": ",".join(f'{name}="{value}"' for name, value in program.environment),
         "priority": str(100 + order),
         "autostart": _switch(director),
         "autorestart": _switch(director),
@@ -38,7 +38,7 @@ def _section(program: Program, paths: Paths, order: int) -> str:
         "stopasgroup": _switch(not director),
         "killasgroup": _switch(not director),
         "redirect_stderr": "true",
-        "stdout_logfile": _plain(f"{paths.logs}/{program.name}.log"),
+        "stdout_logfile": f"%(ENV_TANDEM_LOGS)s/{program.name}.log",  # its value may hold what would end a line here
         "stdout_logfile_maxbytes": _LOG_BYTES,
         "stdout_logfile_backups": str(_LOG_BACKUPS),
     }
@@ -52,13 +52,4 @@ def _switch(on: bool) -> str:
 
 def _word(text: str) -> str:
     """One word of a command line. Backslashes, not quotes: ` ;` begins a comment even inside quotes."""
-    return _plain(re.sub(r"([^\w@+=:,./-])", r"\\\1", text) or "''")
-
-
-def _quoted(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return _plain(f'"{escaped}"')
-
-
-def _plain(text: str) -> str:
-    return text.replace("%", "%%")
+    return re.sub(r"([^\w@+=:,./-])", r"\\\1", text).replace("%", "%%") or "''"
