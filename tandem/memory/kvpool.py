@@ -8,13 +8,15 @@ all the pool knows: neither requests nor what a row means. It belongs to one thr
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-from tandem.memory.pages import AddressRange, CommitRefused, PageBackend
+from tandem.memory.pages import AddressRange, PageBackend
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,34 +29,76 @@ class Usage:
     committed: int  # memory
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Rows:
-    """One tensor: `rows` rows, of which a prefix has memory."""
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """How rows lie in the pages of a contiguous tensor: `planes` times (one a head, say) all `rows` rows in a row."""
 
-    kind: str
+    planes: int
     rows: int
     row_bytes: int
+    page: int  # bytes
+
+    def spans(self, first: int, last: int) -> list[range]:
+        """The bytes of rows first..last, in order; rows past the end are left out.
+
+        The last row ends with its page: nothing else will ever lie there.
+        """
+        first, last = min(first, self.rows), min(last, self.rows)
+        plane = self.rows * self.row_bytes
+        starts = [0] if (first, last) == (0, self.rows) else range(0, self.planes * plane, plane)
+        spans = [range(start + first * self.row_bytes, start + last * self.row_bytes) for start in starts]
+        if last == self.rows:
+            spans[-1] = range(spans[-1].start, -(-self.planes * plane // self.page) * self.page)
+        return spans
+
+
+@lru_cache(maxsize=4096)
+def memory_behind(geometry: Geometry, rows: int) -> int:
+    """Bytes of the pages that the first `rows` rows touch. Planes may share a page; it counts once."""
+    pages = end = 0
+    for span in geometry.spans(0, rows):
+        first, last = max(end, span.start // geometry.page), -(-span.stop // geometry.page)
+        if span and first < last:
+            pages, end = pages + last - first, last
+    return pages * geometry.page
+
+
+@lru_cache(maxsize=4096)
+def rows_behind(geometry: Geometry, rows: int) -> int:
+    """How many rows have memory when the pages of the first `rows` rows do."""
+    if rows >= geometry.rows:
+        return geometry.rows
+    stops = [(span.stop, -(-span.stop // geometry.page) * geometry.page) for span in geometry.spans(0, rows)]
+    return min(geometry.rows, rows + min((end - stop) // geometry.row_bytes for stop, end in stops))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Rows:
+    """One tensor."""
+
+    kind: str
+    geometry: Geometry
     addresses: AddressRange
-
-    @property
-    def committed_rows(self) -> int:
-        return min(self.rows, self.addresses.committed // self.row_bytes)
-
-    def bytes_below(self, row: int) -> int:
-        return min(row, self.rows) * self.row_bytes
 
 
 @dataclass(slots=True)
 class _Slot:
     tensors: list[_Rows] = field(default_factory=list)
     window: int = 0  # rows of the longest tensor
-    rows: int = 0  # every tensor has memory for this many
+    asked: int = 0  # the pages of the first `asked` rows have memory, no others
+    rows: int = 0  # so every tensor has memory for this many
 
-    def recount(self) -> None:
-        """A tensor that is committed to its end holds no other back."""
-        short = (tensor.committed_rows for tensor in self.tensors if tensor.committed_rows < tensor.rows)
-        self.window = max(tensor.rows for tensor in self.tensors)
+    def hold(self, rows: int) -> None:
+        self.asked = rows
+        short = (rows_behind(t.geometry, rows) for t in self.tensors if t.geometry.rows > rows)
         self.rows = min(short, default=self.window)
+
+    @property
+    def committed(self) -> int:
+        return sum(tensor.addresses.committed for tensor in self.tensors)
+
+    def memory_for(self, rows: int) -> int:
+        return sum(memory_behind(tensor.geometry, rows) for tensor in self.tensors)
 
 
 class KVPool:
@@ -65,17 +109,22 @@ class KVPool:
         self._margin = margin_rows
         self._make_room = make_room
         self._slots: dict[int, _Slot] = {}
+        self._usage: tuple[Usage, ...] | None = None  # as of the last change
 
-    def allocate(self, slot: int, kind: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """A tensor [rows, ...] for `slot`, like `torch.empty` but with memory for no row; `kind` is for accounting.
+    def allocate(self, slot: int, kind: str, shape: Sequence[int], dtype: torch.dtype, row_axis: int = 0) -> Tensor:
+        """A tensor for `slot` like `torch.empty(shape, dtype=dtype)`, but without memory for its rows.
 
-        It is the caller's, for as long as it likes. Raises `CommitRefused` when there are no addresses left.
+        Entry r of `row_axis` is row r; `kind` is for accounting. The tensor is the caller's, for as long as it likes.
+        Raises `CommitRefused` when there are no addresses left.
         """
-        row_bytes = math.prod(shape[1:]) * dtype.itemsize
-        addresses = self._pages.reserve(shape[0] * row_bytes, row_bytes)
+        row_bytes = math.prod(shape[row_axis + 1 :]) * dtype.itemsize
+        addresses = self._pages.reserve(math.prod(shape) * dtype.itemsize, row_bytes)
+        geometry = Geometry(math.prod(shape[:row_axis]), shape[row_axis], row_bytes, addresses.page)
         held = self._slots.setdefault(slot, _Slot())
-        held.tensors.append(_Rows(kind, shape[0], row_bytes, addresses))
-        held.recount()
+        assert held.asked == 0, f"slot {slot} is in use"
+        held.tensors.append(_Rows(kind, geometry, addresses))
+        held.window = max(held.window, geometry.rows)
+        self._usage = None
         return addresses.tensor(shape, dtype)
 
     def commit(self, slot: int, rows: int) -> int:
@@ -85,70 +134,81 @@ class KVPool:
         `CommitRefused`, after which the slot is as it was.
         """
         held = self._slots[slot]
-        assert rows <= held.window, f"slot {slot} has a window of {held.window} rows, not {rows}"
-        target = min(rows + self._margin, held.window)
+        target = self._with_margin(held, rows)
         if target <= held.rows:
             return 0
-        self._make_room(sum(tensor.addresses.missing(0, tensor.bytes_below(target)) for tensor in held.tensors))
-        taken = _commit_all(held.tensors, target)
-        held.recount()
-        return taken
+        size = held.memory_for(target) - held.committed
+        self._make_room(size)
+        _commit_all(held.tensors, target)
+        held.hold(target)
+        self._usage = None
+        return size
 
     def give_back(self, slot: int, keep_rows: int) -> int:
         """Keep the first `keep_rows` rows of `slot`, return the pages past them; returns the bytes freed."""
         held = self._slots[slot]
-        freed = sum(
-            tensor.addresses.give_back(tensor.bytes_below(keep_rows), tensor.addresses.size) for tensor in held.tensors
-        )
-        held.recount()
-        return freed
+        if keep_rows >= held.asked:
+            return 0
+        before = held.committed
+        for tensor in held.tensors:
+            tensor.addresses.give_back(tensor.geometry.spans(keep_rows, tensor.geometry.rows))
+        held.hold(keep_rows)
+        self._usage = None
+        return before - held.committed
 
     def still_to_commit(self, slot: int, rows: int) -> int:
         """Bytes that committing `rows` rows, and the margin, would take: what admission reserves for a request."""
         held = self._slots[slot]
-        target = min(rows + self._margin, held.window)
-        return sum(tensor.addresses.missing(0, tensor.bytes_below(target)) for tensor in held.tensors)
+        return max(0, held.memory_for(self._with_margin(held, rows)) - held.committed)
 
     def committed_rows(self, slot: int) -> int:
         """Rows of `slot` that have memory in every tensor."""
         return self._slots[slot].rows
+
+    def _with_margin(self, held: _Slot, rows: int) -> int:
+        assert 0 <= rows <= held.window, f"{rows} rows in a window of {held.window}"
+        return min(rows + self._margin, held.window)
 
     # --- accounting ---
 
     @property
     def committed(self) -> int:
         """Bytes of memory behind rows. Spare memory of the backend is not among them."""
-        return sum(usage.committed for usage in self.usage())
+        return sum(usage.committed for usage in self.usage)
 
     @property
     def reserved(self) -> int:
         """Bytes of addresses."""
-        return sum(usage.reserved for usage in self.usage())
+        return sum(usage.reserved for usage in self.usage)
 
+    @property
     def usage(self) -> tuple[Usage, ...]:
         """By slot and kind, in the order they were allocated."""
-        sums: dict[tuple[int, str], tuple[int, int]] = {}
-        for slot, held in self._slots.items():
-            for tensor in held.tensors:
-                reserved, committed = sums.get((slot, tensor.kind), (0, 0))
-                addresses = tensor.addresses
-                sums[slot, tensor.kind] = (reserved + addresses.size, committed + addresses.committed)
-        return tuple(Usage(slot, kind, *sizes) for (slot, kind), sizes in sums.items())
+        if self._usage is None:
+            self._usage = tuple(_sum_up(self._slots.items()))
+        return self._usage
 
     def check_integrity(self) -> None:
         for slot, held in self._slots.items():
+            assert held.asked <= held.rows <= held.window, f"rows of slot {slot}"
             for tensor in held.tensors:
-                committed = tensor.addresses.committed
-                assert tensor.addresses.missing(0, committed) == 0, f"slot {slot}: {tensor.kind} is not a prefix"
-                assert tensor.bytes_below(held.rows) <= committed, f"slot {slot}: {tensor.kind} lacks rows"
+                tensor.addresses.check_integrity()
+                expected = memory_behind(tensor.geometry, held.asked)
+                assert tensor.addresses.committed == expected, f"slot {slot}: {tensor.kind} rows and pages"
+        assert self.committed == sum(held.committed for held in self._slots.values()), "usage is up to date"
 
 
-def _commit_all(tensors: list[_Rows], rows: int) -> int:
+def _commit_all(tensors: Iterable[_Rows], rows: int) -> None:
     """Commit the first `rows` rows of all tensors, or of none."""
-    before = [tensor.addresses.committed for tensor in tensors]
-    try:
-        return sum(tensor.addresses.commit(0, tensor.bytes_below(rows)) for tensor in tensors)
-    except CommitRefused:
-        for tensor, committed in zip(tensors, before, strict=True):
-            tensor.addresses.give_back(committed, tensor.addresses.size)
-        raise
+    with ExitStack() as undo:
+        for tensor in tensors:
+            taken = tensor.addresses.commit(tensor.geometry.spans(0, rows))
+            undo.callback(tensor.addresses.give_back, taken)
+        undo.pop_all()
+
+
+def _sum_up(slots: Iterable[tuple[int, _Slot]]) -> Iterable[Usage]:
+    for slot, held in slots:
+        for kind in dict.fromkeys(tensor.kind for tensor in held.tensors):
+            ranges = [tensor.addresses for tensor in held.tensors if tensor.kind == kind]
+            yield Usage(slot, kind, sum(each.size for each in ranges), sum(each.committed for each in ranges))

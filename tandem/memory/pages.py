@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import torch
@@ -35,6 +35,7 @@ class AddressRange(ABC):
         self.device = device
         self._base = base
         self._held = bytearray(num_pages)  # 1: has memory
+        self._num_held = 0
 
     @property
     def size(self) -> int:
@@ -44,28 +45,27 @@ class AddressRange(ABC):
     @property
     def committed(self) -> int:
         """Bytes of memory behind them."""
-        return self._held.count(1) * self.page
+        return self._num_held * self.page
 
-    def missing(self, start: int, stop: int) -> int:
-        """Bytes that `commit(start, stop)` would take."""
-        return sum(map(len, self._runs(self._touching(start, stop), held=False))) * self.page
-
-    def commit(self, start: int, stop: int) -> int:
-        """Put memory behind every page that bytes start..stop touch; returns how many bytes that took.
+    def commit(self, spans: Sequence[range]) -> list[range]:
+        """Put memory behind every page that these byte ranges touch; returns the byte ranges that got some.
 
         New memory reads as zero. All or nothing: raises `CommitRefused` and leaves every page as it was.
         """
-        runs = self._runs(self._touching(start, stop), held=False)
+        runs = self._runs(map(self._touching, spans), held=False)
         if runs:
             self._back(runs)
         return self._mark(runs, held=True)
 
-    def give_back(self, start: int, stop: int) -> int:
-        """Return the memory of every page that lies wholly in start..stop; returns how many bytes that freed."""
-        runs = self._runs(self._inside(start, stop), held=True)
+    def give_back(self, spans: Sequence[range]) -> list[range]:
+        """Return the memory of every page that lies wholly in one of these byte ranges; returns what that freed."""
+        runs = self._runs(map(self._inside, spans), held=True)
         if runs:
             self._drop(runs)
         return self._mark(runs, held=False)
+
+    def check_integrity(self) -> None:
+        assert self._held.count(1) == self._num_held, "the count of pages with memory is their number"
 
     def tensor(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """The first bytes of the range as a contiguous tensor. Only committed rows may be touched."""
@@ -83,28 +83,34 @@ class AddressRange(ABC):
 
     # --- pages ---
 
-    def _touching(self, start: int, stop: int) -> range:
-        assert 0 <= start <= stop <= self.size, f"{start}..{stop} is not in 0..{self.size}"
-        return range(start // self.page, -(-stop // self.page)) if start < stop else range(0)
+    def _touching(self, span: range) -> range:
+        return range(span.start // self.page, -(-span.stop // self.page)) if span else range(0)
 
-    def _inside(self, start: int, stop: int) -> range:
-        assert 0 <= start <= stop <= self.size, f"{start}..{stop} is not in 0..{self.size}"
-        return range(-(-start // self.page), stop // self.page)
+    def _inside(self, span: range) -> range:
+        return range(-(-span.start // self.page), span.stop // self.page)
 
-    def _runs(self, pages: range, held: bool) -> list[range]:
-        """The longest runs of `pages` that have memory, or that have none: each is one request to the device."""
+    def _runs(self, pages: Iterable[range], held: bool) -> list[range]:
+        """The longest runs among `pages` that have memory, or that have none: each is one request to the device.
+
+        Ranges come in order; neighbours may share a page, which is then in one run only.
+        """
         runs: list[range] = []
-        at = pages.start
-        while (first := self._held.find(held, at, pages.stop)) >= 0:
-            end = self._held.find(not held, first, pages.stop)
-            at = end if end >= 0 else pages.stop
-            runs.append(range(first, at))
+        done = 0
+        for few in pages:
+            assert few.start >= 0 and few.stop <= len(self._held), "a span outside the addresses"
+            at = max(done, few.start)
+            while (first := self._held.find(held, at, few.stop)) >= 0:
+                end = self._held.find(not held, first, few.stop)
+                at = end if end >= 0 else few.stop
+                runs.append(range(first, at))
+            done = max(done, few.stop)
         return runs
 
-    def _mark(self, runs: list[range], held: bool) -> int:
+    def _mark(self, runs: list[range], held: bool) -> list[range]:
         for run in runs:
             self._held[run.start : run.stop] = bytes([held]) * len(run)
-        return sum(map(len, runs)) * self.page
+            self._num_held += len(run) if held else -len(run)
+        return [range(run.start * self.page, run.stop * self.page) for run in runs]
 
 
 class PageBackend(Protocol):

@@ -32,18 +32,24 @@ def test_the_page_is_the_drivers() -> None:
 
 def test_access_is_given_once_a_run() -> None:
     driver, pages = build()
-    pages.reserve(8 * PAGE, ROW).commit(0, 8 * PAGE)
+    pages.reserve(8 * PAGE, ROW).commit([range(8 * PAGE)])
     assert driver.calls == ["reserve", *["create", "map"] * 8, "access", "zero"]
     assert driver.open == set(driver.mapped)
+
+
+def test_access_is_given_when_every_run_is_mapped() -> None:
+    driver, pages = build()
+    pages.reserve(8 * PAGE, ROW).commit([range(2 * PAGE), range(4 * PAGE, 6 * PAGE)])
+    assert driver.calls == ["reserve", *["create", "map"] * 4, *["access", "zero"] * 2]
 
 
 def test_a_kernel_in_flight_is_waited_for_before_its_rows_go() -> None:
     driver, pages = build()
     addresses = pages.reserve(8 * PAGE, ROW)
-    addresses.commit(0, 8 * PAGE)
+    addresses.commit([range(8 * PAGE)])
     driver.stream.launch()
     waits = driver.stream.waits
-    addresses.give_back(0, 8 * PAGE)  # the driver asserts that the stream is idle
+    addresses.give_back([range(8 * PAGE)])  # the driver asserts that the stream is idle
     assert driver.stream.waits == waits + 1
     assert (len(driver.live), len(driver.mapped)) == (0, 0)
 
@@ -52,12 +58,12 @@ def test_spare_handles_are_reused_and_zeroed() -> None:
     driver, pages = build(spare_pages=2)
     addresses = pages.reserve(8 * PAGE, ROW)
     rows = addresses.tensor((8 * PAGE,), torch.uint8)
-    addresses.commit(0, 4 * PAGE)
+    addresses.commit([range(4 * PAGE)])
     rows[: 4 * PAGE] = 9
-    addresses.give_back(0, 4 * PAGE)
+    addresses.give_back([range(4 * PAGE)])
     assert (pages.spare, len(driver.live)) == (2 * PAGE, 2)
     driver.calls.clear()
-    addresses.commit(4 * PAGE, 7 * PAGE)
+    addresses.commit([range(4 * PAGE, 7 * PAGE)])
     assert driver.calls.count("create") == 1
     assert rows[4 * PAGE : 7 * PAGE].count_nonzero() == 0
     assert pages.spare == 0
@@ -66,8 +72,8 @@ def test_spare_handles_are_reused_and_zeroed() -> None:
 def test_trim_gives_the_spare_handles_back() -> None:
     driver, pages = build(spare_pages=2)
     addresses = pages.reserve(8 * PAGE, ROW)
-    addresses.commit(0, 4 * PAGE)
-    addresses.give_back(0, 4 * PAGE)
+    addresses.commit([range(4 * PAGE)])
+    addresses.give_back([range(4 * PAGE)])
     assert pages.trim() == 2 * PAGE
     assert pages.trim() == 0
     assert driver.live == set()
@@ -79,13 +85,13 @@ def test_a_failure_at_any_call_of_a_commit_leaves_nothing(spare_pages: int) -> N
     driver, pages = build(spare_pages)
     addresses = pages.reserve(8 * PAGE, ROW)
     rows = addresses.tensor((8 * PAGE,), torch.uint8)
-    addresses.commit(2 * PAGE, 3 * PAGE)
+    addresses.commit([range(2 * PAGE, 3 * PAGE)])
     rows[2 * PAGE : 3 * PAGE] = 5
     failures = 0
     while True:
         driver.fails_in = failures
         try:
-            addresses.commit(0, 6 * PAGE)
+            addresses.commit([range(6 * PAGE)])
         except CommitRefused:
             failures += 1
         else:
@@ -105,16 +111,16 @@ def test_out_of_device_memory_names_the_call() -> None:
     driver, pages = build(num_pages=3)
     addresses = pages.reserve(8 * PAGE, ROW)
     with pytest.raises(CommitRefused, match=r"256\.0 KiB.*cuMemCreate: CUDA_ERROR_OUT_OF_MEMORY"):
-        addresses.commit(0, 4 * PAGE)
+        addresses.commit([range(4 * PAGE)])
     assert driver.live == set()
-    assert addresses.commit(0, 3 * PAGE) == 3 * PAGE
+    assert addresses.commit([range(3 * PAGE)]) == [range(3 * PAGE)]
 
 
 def test_the_last_tensor_takes_everything_with_it() -> None:
     driver, pages = build()
     addresses = pages.reserve(8 * PAGE, ROW)
     rows = addresses.tensor((8 * PAGE,), torch.uint8)
-    addresses.commit(0, 8 * PAGE)
+    addresses.commit([range(8 * PAGE)])
     driver.stream.launch()
     del addresses
     gc.collect()

@@ -46,9 +46,9 @@ def test_the_book_is_the_kernels(row: int) -> None:
     page = addresses.page
     assert resident_bytes(tensor) == 0
     for start, stop in ((0, 1), (page * 2, page * 3 + 1), (0, page * 2)):
-        addresses.commit(start, stop)
+        addresses.commit([range(start, stop)])
         assert resident_bytes(tensor) == addresses.committed
-    addresses.give_back(page // 2, page * 3)
+    addresses.give_back([range(page // 2, page * 3)])
     assert resident_bytes(tensor) == addresses.committed == 2 * page
 
 
@@ -57,10 +57,10 @@ def test_more_can_be_reserved_than_the_machine_has_and_rss_follows_the_book() ->
     ranges = [HostPages().reserve(64 * GIB, 4 * KIB) for _ in range(4)]
     assert process_rss() - before < 2 * MIB
     for addresses in ranges:
-        addresses.commit(0, 32 * MIB)
+        addresses.commit([range(32 * MIB)])
     assert process_rss() - before == pytest.approx(128 * MIB, abs=4 * MIB)
     for addresses in ranges:
-        addresses.give_back(8 * MIB, addresses.size)
+        addresses.give_back([range(8 * MIB, addresses.size)])
     assert process_rss() - before == pytest.approx(32 * MIB, abs=4 * MIB)
 
 
@@ -71,15 +71,16 @@ def test_a_commit_that_fails_anywhere_leaves_nothing(guard: bool, step: int) -> 
     addresses = HostPages(guard, kernel).reserve(64 * 64 * KIB, 256)
     tensor, page = addresses.tensor((addresses.size,), torch.uint8), addresses.page
     for held in (1, 4):
-        addresses.commit(held * page, (held + 1) * page)
+        addresses.commit([range(held * page, (held + 1) * page)])
         tensor[held * page] = 5
     kernel.fails_in = step  # the commit has three runs: around and between what is held
     with pytest.raises(CommitRefused, match="Cannot allocate"):
-        addresses.commit(0, 8 * page)
+        addresses.commit([range(8 * page)])
     assert resident_bytes(tensor) == addresses.committed == 2 * page
     assert (tensor[page].item(), tensor[4 * page].item()) == (5, 5)
     kernel.fails_in = None
-    assert addresses.commit(0, 8 * page) == 6 * page
+    addresses.commit([range(8 * page)])
+    assert resident_bytes(tensor) == addresses.committed == 8 * page
     assert tensor[: 8 * page].count_nonzero().item() == 2
 
 
@@ -112,7 +113,7 @@ def test_other_threads_run_during_a_commit() -> None:
     thread = threading.Thread(target=tick)
     thread.start()
     before = ticks
-    addresses.commit(0, addresses.size)
+    addresses.commit([range(addresses.size)])
     during = ticks - before
     done.set()
     thread.join()
@@ -128,7 +129,7 @@ def test_guarded_rows_without_memory_cannot_be_touched() -> None:
     touch = (
         "pages = HostPages(guard=True).reserve(1 << 20, 256)\n"
         "rows = pages.tensor((1 << 20,), torch.uint8)\n"
-        "pages.commit(0, 1 << 20); rows[-1] = 1; pages.give_back(1 << 19, 1 << 20); rows[0] = 1\n"
+        "pages.commit([range(1 << 20)]); rows[-1] = 1; pages.give_back([range(1 << 19, 1 << 20)]); rows[0] = 1\n"
     )
     assert run_python(touch) == 0
     assert run_python(touch + "rows[-1].item()\n") == -signal.SIGSEGV
@@ -136,7 +137,7 @@ def test_guarded_rows_without_memory_cannot_be_touched() -> None:
 
 def test_a_process_may_end_with_tensors_in_use() -> None:
     code = (
-        "pages = HostPages().reserve(1 << 24, 256); pages.commit(0, 1 << 24)\n"
+        "pages = HostPages().reserve(1 << 24, 256); pages.commit([range(1 << 24)])\n"
         "rows = pages.tensor((1 << 24,), torch.uint8)\n"
         "torch.kept = rows; cycle = [rows]; cycle.append(cycle)\n"
     )

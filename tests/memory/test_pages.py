@@ -33,26 +33,34 @@ def addresses(backend: PageBackend) -> AddressRange:
 def test_reserved_addresses_hold_no_memory(addresses: AddressRange) -> None:
     assert addresses.size >= ROWS * ROW
     assert addresses.committed == 0
-    assert addresses.missing(0, addresses.size) == addresses.size
 
 
 def test_a_commit_takes_whole_pages_once(addresses: AddressRange) -> None:
     page = addresses.page
-    assert addresses.commit(page - 1, page + 1) == 2 * page
-    assert addresses.commit(0, 2 * page) == 0
-    assert addresses.missing(page, 4 * page) == 2 * page
-    assert addresses.commit(0, 4 * page) == 2 * page
+    assert addresses.commit([range(page - 1, page + 1)]) == [range(2 * page)]
+    assert addresses.commit([range(2 * page)]) == []
+    assert addresses.commit([range(4 * page)]) == [range(2 * page, 4 * page)]
     assert addresses.committed == 4 * page
-    assert addresses.commit(page, page) == 0
+    assert addresses.commit([range(page, page)]) == []
 
 
 def test_giving_back_keeps_every_page_that_is_partly_outside(addresses: AddressRange) -> None:
     page = addresses.page
-    addresses.commit(0, 4 * page)
-    assert addresses.give_back(page + 1, 3 * page - 1) == 0
-    assert addresses.give_back(page - 1, 3 * page + 1) == 2 * page
-    assert addresses.give_back(page, 3 * page) == 0
+    addresses.commit([range(4 * page)])
+    assert addresses.give_back([range(page + 1, 3 * page - 1)]) == []
+    assert addresses.give_back([range(page - 1, 3 * page + 1)]) == [range(page, 3 * page)]
+    assert addresses.give_back([range(page, 3 * page)]) == []
     assert addresses.committed == 2 * page
+
+
+def test_spans_that_share_a_page_take_it_once(addresses: AddressRange) -> None:
+    page = addresses.page
+    spans = [range(1, page + 1), range(page + 2, 2 * page), range(3 * page, 3 * page + 1)]
+    assert addresses.commit(spans) == [range(2 * page), range(3 * page, 4 * page)]
+    assert addresses.committed == 3 * page
+    addresses.check_integrity()
+    assert addresses.give_back([range(page), range(page + 1, 4 * page)]) == [range(page), range(3 * page, 4 * page)]
+    addresses.check_integrity()
 
 
 def test_the_tensor_is_an_ordinary_one(addresses: AddressRange) -> None:
@@ -62,7 +70,7 @@ def test_the_tensor_is_an_ordinary_one(addresses: AddressRange) -> None:
         (static.shape, static.stride(), static.dtype, static.device)
     )
     assert tensor.is_contiguous()
-    addresses.commit(0, 100 * ROW)
+    addresses.commit([range(100 * ROW)])
     tensor[:100] = 1.5
     assert tensor[99].float().sum().item() == 1.5 * 4 * 64
 
@@ -70,11 +78,11 @@ def test_the_tensor_is_an_ordinary_one(addresses: AddressRange) -> None:
 def test_rows_keep_their_values_and_new_memory_is_zero(addresses: AddressRange) -> None:
     page, rows = addresses.page, addresses.page // ROW
     tensor = addresses.tensor((ROWS, ROW // 4), torch.int32)
-    addresses.commit(0, 4 * page)
+    addresses.commit([range(4 * page)])
     assert tensor[: 4 * rows].count_nonzero() == 0
     tensor[: 4 * rows] = 7
-    addresses.give_back(page, 3 * page)
-    addresses.commit(page, 3 * page)
+    addresses.give_back([range(page, 3 * page)])
+    addresses.commit([range(page, 3 * page)])
     assert tensor[rows : 3 * rows].count_nonzero() == 0
     assert (tensor[:rows] == 7).all()
     assert (tensor[3 * rows : 4 * rows] == 7).all()
@@ -84,7 +92,7 @@ def test_the_addresses_live_as_long_as_the_last_view(backend: PageBackend) -> No
     addresses = backend.reserve(ROWS * ROW, ROW)
     tensor = addresses.tensor((ROWS, ROW), torch.uint8)
     start = tensor.data_ptr()
-    addresses.commit(0, addresses.size)
+    addresses.commit([range(addresses.size)])
     tensor[:] = 3
     view = tensor[10:20]
     del addresses, tensor
