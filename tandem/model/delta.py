@@ -92,10 +92,13 @@ def step(memory: Tensor, rows: Rows) -> Tensor:
     return (memory * rows.queries[:, 0, :, None]).sum(dim=1, keepdim=True)
 
 
+def walk(memory: Tensor, rows: Rows) -> Tensor:
+    """A chain, row by row. Brings `memory` forward in place; returns [heads, rows, value_dim]."""
+    return torch.cat([step(memory, rows.piece(row, row + 1)) for row in range(rows.count)], dim=1)
+
+
 def scan(memory: Tensor, rows: Rows) -> Tensor:
     """A chain of any length, in pieces. Brings `memory` forward in place; returns [heads, rows, value_dim]."""
-    if rows.count == 1:
-        return step(memory, rows)
     outputs = []
     for start in range(0, rows.count, PIECE):
         piece = rows.piece(start, min(start + PIECE, rows.count))

@@ -89,7 +89,8 @@ class BlockIndex:
         completing = (ends == 0).nonzero().flatten()
 
         fresh = self.keys[line[completing]].float().mean(dim=1).to(self.keys.dtype)
-        fresh = self._finish(fresh, start + tree.depths[completing] - (ratio - 1))
+        if completing.numel():
+            fresh = self._finish(fresh, start + tree.depths[completing] - (ratio - 1))
         candidates = torch.cat([self._blocks[:before], fresh])
         tokens = torch.cat([torch.arange(before * ratio).reshape(before, ratio), line[completing]])
         visible = torch.cat([torch.ones(tree.rows, before, dtype=torch.bool), tree.ancestors[:, completing]], dim=1)

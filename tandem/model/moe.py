@@ -6,7 +6,7 @@ the order of its own choices, so its bits do not depend on what its neighbours c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -31,6 +31,9 @@ class FeedForward:
     gate_up: Projection  # gate and up stacked
     down: Projection
 
+    def products(self) -> Iterator[Projection]:
+        yield from (self.gate_up, self.down)
+
     def __call__(self, rows: Tensor) -> Tensor:
         """[rows, hidden] -> [rows, hidden]"""
         return self.down(gated_silu(self.gate_up(rows)))
@@ -44,19 +47,25 @@ class Experts:
     shared: FeedForward
     shared_gate: Projection  # [1, hidden]
 
+    def products(self) -> Iterator[Projection]:
+        yield from (self.router, self.shared_gate)
+        yield from self.shared.products()
+        for expert in self.experts:
+            yield from expert.products()
+
     def __call__(self, rows: Tensor) -> Tensor:
-        """[rows, hidden] -> [rows, hidden]"""
+        """[rows, hidden] -> float32 [rows, hidden]"""
         shares, choices = self.route(rows)
-        answers = rows.new_empty(*choices.shape, rows.shape[1])
+        answers = torch.empty(*choices.shape, rows.shape[1])
         for number in torch.unique(choices).tolist():
             row, rank = (choices == number).nonzero(as_tuple=True)
-            answers[row, rank] = self.experts[number](rows[row])
+            answers[row, rank] = self.experts[number](rows[row]).float()
         total = answers[:, 0] * shares[:, :1]
         for rank in range(1, self.chosen):
             total = total + answers[:, rank] * shares[:, rank, None]
-        return total + self.shared_gate(rows).sigmoid() * self.shared(rows)
+        return total + self.shared_gate(rows).float().sigmoid() * self.shared(rows).float()
 
     def route(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Each row's experts, best first, and their shares, which add up to 1: two [rows, chosen]."""
+        """Each row's shares, which add up to 1, and their experts, best first: float32 and int64 [rows, chosen]."""
         shares, choices = self.router(rows).float().softmax(dim=-1).topk(self.chosen, dim=-1)
-        return (shares / shares.sum(dim=-1, keepdim=True)).to(rows.dtype), choices
+        return shares / shares.sum(dim=-1, keepdim=True), choices

@@ -41,7 +41,7 @@ def random_bytes(*shape: int, seed: int = 0) -> Tensor:
 def read(directory: Path, tensors: dict[str, Tensor], *shape: int, config: str = "{}") -> Tensor:
     save_file(tensors, directory / "model.safetensors")
     (directory / "config.json").write_text(config)
-    return load(Checkpoint.open(directory), lambda source: source.take("a.weight", *shape), torch.float32)
+    return load(Checkpoint.open(directory), lambda source: source.take("a.weight", *shape))
 
 
 @pytest.mark.parametrize("block", [(128, 128), (4, 8)])

@@ -44,10 +44,6 @@ def pick(rows: Rows, path: list[int]) -> Rows:
     return Rows(*(getattr(rows, name)[:, path] for name in ("queries", "keys", "values", "log_decay", "rates")))
 
 
-def one_by_one(state: Tensor, rows: Rows) -> Tensor:
-    return torch.cat([delta.step(state, rows.piece(row, row + 1)) for row in range(rows.count)], dim=1)
-
-
 @pytest.mark.parametrize("rows", [1, 2, 63, 64, 65, 150])
 @pytest.mark.parametrize("rule", [reference.torch_chunk_gated_delta_rule, reference.torch_recurrent_gated_delta_rule])
 def test_a_scan_is_the_reference_rule(rows: int, rule) -> None:
@@ -66,7 +62,7 @@ def test_a_scan_is_the_reference_rule(rows: int, rule) -> None:
 
 def test_decode_row_by_row_is_the_scan() -> None:
     brought, scanned, stepped = bring(130), memory(), memory()
-    torch.testing.assert_close(delta.scan(scanned, brought), one_by_one(stepped, brought), atol=2e-6, rtol=2e-5)
+    torch.testing.assert_close(delta.scan(scanned, brought), delta.walk(stepped, brought), atol=2e-6, rtol=2e-5)
     torch.testing.assert_close(scanned, stepped, atol=2e-6, rtol=2e-5)
 
 
@@ -91,7 +87,7 @@ def test_a_tree_is_all_its_paths_run_alone(tree: Tree, seed: int) -> None:
     for row in range(tree.rows):
         path = tree.path_to(row)
         alone, committed = before.clone(), before.clone()
-        expected = one_by_one(alone, pick(brought, path))
+        expected = delta.walk(alone, pick(brought, path))
         corrections.commit(committed, path)
         torch.testing.assert_close(outputs[:, row], expected[:, -1], atol=3e-6, rtol=3e-5)
         torch.testing.assert_close(committed, alone, atol=3e-6, rtol=3e-5)
@@ -111,7 +107,7 @@ def test_a_violent_decay_neither_overflows_nor_leaks_between_branches() -> None:
     outputs, corrections = delta.read(state, brought, tree)
     assert outputs.isfinite().all()
     alone = state.clone()
-    expected = one_by_one(alone, pick(brought, [0, 2, 4]))
+    expected = delta.walk(alone, pick(brought, [0, 2, 4]))
     torch.testing.assert_close(outputs[:, 4], expected[:, -1], atol=3e-6, rtol=3e-5)
     corrections.commit(state, [0, 2, 4])
     torch.testing.assert_close(state, alone, atol=3e-6, rtol=3e-5)

@@ -35,7 +35,7 @@ def take_all(source: Source) -> tuple[torch.Tensor, ...]:
 
 
 def test_every_dtype_is_converted_and_every_shard_found(directory: Path) -> None:
-    a, b, c = load(Checkpoint.open(directory), take_all, torch.float32)
+    a, b, c = load(Checkpoint.open(directory), take_all)
     assert a.tolist() == [[0, 1, 2], [3, 4, 5]]
     assert b.dtype == torch.float32 and b.tolist() == [1] * 5
     assert c.dtype == torch.int64 and c.tolist() == [1, 2, 3]
@@ -48,20 +48,20 @@ def test_a_directory_without_an_index_is_all_its_files(directory: Path) -> None:
 
 def test_progress_is_the_share_of_bytes_and_ends_at_one(directory: Path) -> None:
     heard: list[float] = []
-    load(Checkpoint.open(directory), take_all, torch.float32, progress=heard.append)
+    load(Checkpoint.open(directory), take_all, progress=heard.append)
     assert heard == sorted(heard) and heard[-1] == 1.0
     assert heard[0] == pytest.approx(24 / (24 + 10 + 24))
 
 
 def test_pieces_join_to_the_whole(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(safetensors, "PIECE", 5)  # not a multiple of anything
-    a, b, c = load(Checkpoint.open(directory), take_all, torch.float32)
+    a, b, c = load(Checkpoint.open(directory), take_all)
     assert (a.sum(), b.sum(), c.sum()) == (15, 5, 6)
 
 
 def refuse(directory: Path, build=take_all, unused: tuple[str, ...] = ()) -> str:
     with pytest.raises(WrongWeights) as caught:
-        load(Checkpoint.open(directory), build, torch.float32, unused)
+        load(Checkpoint.open(directory), build, unused)
     return str(caught.value)
 
 
@@ -78,7 +78,7 @@ def test_everything_that_does_not_fit_is_named_with_file_and_expected_shape(dire
 
 
 def test_leftovers_may_be_declared(directory: Path) -> None:
-    a = load(Checkpoint.open(directory), lambda source: source.take("a", 2, 3), torch.float32, unused=("b", "c"))
+    a = load(Checkpoint.open(directory), lambda source: source.take("a", 2, 3), unused=("b", "c"))
     assert a.sum() == 15
 
 
@@ -153,7 +153,7 @@ def test_a_table_in_parts_is_read_where_it_lies(tmp_path: Path) -> None:
     save_file({"t.2": whole[9:].clone()}, tmp_path / "two.safetensors")
     (tmp_path / "config.json").write_text("{}")
     names = ["t.0", "t.1", "t.2"]
-    table = load(Checkpoint.open(tmp_path), lambda source: source.table(names, 20, 4), torch.float32)
+    table = load(Checkpoint.open(tmp_path), lambda source: source.table(names, 20, 4))
     rows = torch.tensor([[0, 6, 7], [8, 9, 19], [9, 9, 0]])
     assert torch.equal(table.read(rows), whole[rows])
 
@@ -168,7 +168,7 @@ from tandem.model.weights.checkpoint import Checkpoint, load
 torch.ones(64, 64) @ torch.ones(64, 64)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 checkpoint = Checkpoint.open(Path(sys.argv[1]))
-built = load(checkpoint, lambda source: [source.take(f"w{i}", 1024, 32768) for i in range(4)], torch.bfloat16)
+built = load(checkpoint, lambda source: [source.take(f"w{i}", 1024, 32768, dtype=torch.bfloat16) for i in range(4)])
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024, sum(t.nbytes for t in built))
 """
 

@@ -43,8 +43,8 @@ class Source(Protocol):
         """Whether the checkpoint holds `name`, in whatever format."""
         ...
 
-    def take(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
-        """The tensor, of this shape, in `dtype` or the compute type. Each name is taken once."""
+    def take(self, name: str, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        """The tensor, of this shape, in `dtype`."""
         ...
 
     def table(self, names: Sequence[str], rows: int, width: int) -> Table:
@@ -85,7 +85,6 @@ Built = TypeVar("Built")
 def load(
     checkpoint: Checkpoint,
     build: Callable[[Source], Built],
-    dtype: torch.dtype,
     unused: Sequence[str] = (),
     progress: Callable[[float], None] = lambda share: None,
 ) -> Built:
@@ -97,7 +96,7 @@ def load(
     survey = Survey(checkpoint)
     build(survey)
     survey.verdict(unused)
-    reader = Reader(checkpoint, dtype, survey.bytes, progress)
+    reader = Reader(checkpoint, survey.bytes, progress)
     try:
         built = build(reader)
     finally:
@@ -118,7 +117,7 @@ class Survey:
     def has(self, name: str) -> bool:
         return self._checkpoint.find(name) is not None
 
-    def take(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+    def take(self, name: str, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         stored = self._checkpoint.find(name)
         if stored is None:
             self._problems.append(f"`{name}` {list(shape)} is missing")
@@ -126,7 +125,7 @@ class Survey:
             self._see(stored, shape)
             if isinstance(stored, Stored):
                 blockscaled.check(stored, self._checkpoint.fp8_block)
-        return torch.empty(shape, dtype=dtype or torch.float32, device="meta")
+        return torch.empty(shape, dtype=dtype, device="meta")
 
     def table(self, names: Sequence[str], rows: int, width: int) -> Table:
         parts = [self._checkpoint.entries.get(name) for name in names]
@@ -167,11 +166,8 @@ class Survey:
 class Reader:
     """Reads tensor by tensor. Beside the tensor itself a piece of its file is in memory, never more."""
 
-    def __init__(
-        self, checkpoint: Checkpoint, dtype: torch.dtype, total: int, progress: Callable[[float], None]
-    ) -> None:
+    def __init__(self, checkpoint: Checkpoint, total: int, progress: Callable[[float], None]) -> None:
         self._checkpoint = checkpoint
-        self._dtype = dtype
         self._total = max(total, 1)
         self._done = 0
         self._progress = progress
@@ -181,10 +177,10 @@ class Reader:
     def has(self, name: str) -> bool:
         return self._checkpoint.find(name) is not None
 
-    def take(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+    def take(self, name: str, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         stored = self._checkpoint.find(name)
         assert stored is not None and stored.shape == shape, "surveyed before it is read"
-        out = torch.empty(shape, dtype=dtype or self._dtype)
+        out = torch.empty(shape, dtype=dtype)
         if isinstance(stored, Stored):
             self._dequantize(stored, out)
         else:

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from tandem.errors import CannotStart
 
+CONFIG: Final = "config.json"
 INDEX: Final = "model.safetensors.index.json"
 HEADER_LIMIT: Final = 100_000_000  # the format's own
 PIECE: Final = 32 << 20
@@ -116,7 +117,7 @@ _FETCH_AGAIN: Final = "fetch this file again"
 
 def read_config(directory: Path) -> dict[str, Any]:
     """`config.json` of a checkpoint directory."""
-    return _json(directory / "config.json")
+    return _json(directory / CONFIG)
 
 
 def _json(file: Path) -> dict[str, Any]:
