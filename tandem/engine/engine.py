@@ -261,9 +261,8 @@ class Engine:
         ended = self._world.clock()
         self._chunk_was_last = True
         self._outbox.tally.note_chunk(rows, ended - began)
-        if not isinstance(sequence.end, Failed):
-            self._outbox.phase(sequence)
-            self._outbox.tokens(sequence, ended)
+        self._outbox.phase(sequence)
+        self._outbox.tokens(sequence, ended)
 
     def _run_round(self, writing: list[Slot]) -> None:
         """Every writing slot takes part; the model's row bucket says how many share one pass."""

@@ -69,6 +69,5 @@ def ending_only(slots: list[Slot]) -> Iterator[None]:
         yield
     except Exception as error:
         log.exception("a pass failed; it ends the requests on slots %s", [slot.index for slot in slots])
-        for slot in slots:
-            if running_on(slot).end is None:
-                running_on(slot).end = Failed(f"the engine could not go on with this request ({type(error).__name__})")
+        for sequence in map(running_on, slots):
+            sequence.end = Failed(f"the engine could not go on with this request ({type(error).__name__})")

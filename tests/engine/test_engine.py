@@ -291,6 +291,14 @@ def test_a_cancel_in_the_queue_is_answered_and_a_late_one_is_not() -> None:
     assert driver.health is not None and driver.health.counters is not None and driver.health.counters.cancelled == 1
 
 
+def test_a_cancel_that_meets_the_last_token_comes_too_late() -> None:
+    driver = hand()
+    driver.turn(ask("a", max_tokens=2))
+    driver.turn()
+    driver.turn(Cancel("a"))
+    assert driver.finished("a").reason is FinishReason.LENGTH
+
+
 def test_a_cancel_in_the_same_letters_as_its_request_is_found() -> None:
     driver = hand()
     driver.turn(ask("a"), Cancel("a"))

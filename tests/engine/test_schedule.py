@@ -158,7 +158,7 @@ def test_nobody_passes_who_waits_for_memory() -> None:
 
 def test_what_a_running_request_may_still_take_is_kept_for_it() -> None:
     driver = hand(SCARCE, live(floor=GIB))
-    driver.available = GIB + 6 * MIB  # room for one reader (4) and half of another
+    driver.available = GIB + 5 * MIB  # room for one reader (4), not for another
     driver.turn(ask("a", max_tokens=29), ask("b", max_tokens=29))
     assert driver.started("a").slot == 0
     assert driver.progress("b")[0].state is RequestState.WAITING_MEMORY

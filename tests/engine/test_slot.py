@@ -84,6 +84,14 @@ def test_a_failed_sequence_leaves_nothing_to_resume_on() -> None:
     assert (slot.kept.rows, slot.rows, slot.committed) == (0, 0, 10)
 
 
+def test_what_was_committed_once_stays_committed() -> None:
+    slot = slot_with(10)
+    slot.end(7.0)
+    slot.begin(sequence(prompt=(9, 9, 9)))
+    slot.wrote(3)
+    assert (slot.rows, slot.committed) == (3, 10)
+
+
 def test_what_the_next_sequence_does_not_share_is_no_longer_kept() -> None:
     slot = slot_with(10)
     slot.end(7.0)

@@ -281,24 +281,26 @@ def test_told_to_end_it_finishes_what_is_here_refuses_what_comes_and_ends_well(r
 
 
 def test_its_last_words_are_read_before_the_connection_ends(run: Path) -> None:
-    model = Stalling()
-    read: list[Message] = []
+    """A peer that reads late: what waits for it is more than a socket holds."""
+    count, read = 20_000, list[Message]()
 
     async def scene(socket: Path) -> None:
         await ready(socket)
         channel = await connect(socket)
-        model.may_run.clear()
-        channel.send(ask("a", max_tokens=30))
-        await health(socket, lambda answer: answer.running == 1)
+        for number in range(count):
+            channel.send(ask(f"r{number}", max_tokens=0))
+        refused = await health(socket, lambda answer: answer.counters is not None and answer.counters.refused == count)
+        assert refused.ready
 
         async def listen() -> None:
             while (message := await channel.receive()) is not None:
                 read.append(message)
 
-        scene.listener = asyncio.create_task(listen())  # type: ignore[attr-defined]
+        asyncio.get_running_loop().call_later(0.05, lambda: listeners.append(asyncio.create_task(listen())))
 
-    assert serving(run, scene, model) == 0
-    assert isinstance(read[-1], Finished) and len(text(read)) == 30
+    listeners: list[asyncio.Task[None]] = []
+    assert serving(run, scene) == 0
+    assert len(read) == count
 
 
 def test_a_model_that_does_not_load_ends_the_process_with_its_own_status(
