@@ -14,6 +14,7 @@ from tandem.errors import ExitStatus, TandemError
 
 if TYPE_CHECKING:
     from tandem.config import Documents
+    from tandem.config.fetch import Pulled
     from tandem.contract.plan import Box
 
 Appliance = Annotated[Path, typer.Argument(help="The appliance document.", show_default=True)]
@@ -163,12 +164,17 @@ def import_env(
 
 def pull(appliance: Appliance = HERE, profile: Profile = None, overrides: Set = None) -> None:
     """Fetch the model's weights and prove them; goes on where it was interrupted."""
-    from tandem.cli.pull_view import Bar
     from tandem.config import load
-    from tandem.config.fetch import pull as fetch
 
-    documents = load(appliance, _flags(overrides, profile, None))
-    with Bar(documents.weights.path.name) as bar:
-        pulled = fetch(documents, bar.show)
+    pulled = ensure_weights(load(appliance, _flags(overrides, profile, None)))
     what = "fetched" if pulled.fetched else "present"
     typer.echo(f"{pulled.path}: {what}{', sha256 as pinned' if pulled.verified else ', not pinned by a sha256'}")
+
+
+def ensure_weights(documents: Documents) -> Pulled:
+    """The weights lie on this machine as the profile pins them when this returns; work is shown as it is done."""
+    from tandem.cli.pull_view import Bar
+    from tandem.config.fetch import pull
+
+    with Bar(documents.weights.path.name) as bar:
+        return pull(documents, bar.show)

@@ -28,7 +28,10 @@ def print_head(documents: Documents, serving: Serving, box: Box) -> None:
         f"[bold]{documents.profile_name}[/] on [bold]{box.name}[/]"
         f": {format_bytes(box.memory_total, 2)}, {format_bytes(box.memory_available, 2)} available, {box.cpus} CPUs"
     )
-    console.print(f"\n{_kv_sentence(documents.profile.kv, serving.element)} = {serving.bytes_a_token:,} bytes a token", highlight=False)
+    console.print(
+        f"\n{_kv_sentence(documents.profile.kv, serving.element)} = {serving.bytes_a_token:,} bytes a token",
+        highlight=False,
+    )
     console.print(_slot_costs(serving))
     every = max(serving.count, 4)
     rows = every * serving.window * serving.bytes_a_token / GIB
@@ -55,6 +58,11 @@ def print_plan(documents: Documents, plan: Plan) -> None:
     for warning in plan.warnings:
         console.print(Text("! " + warning, style="yellow"))
     console.print(f"plan {plan.id}, from {len(plan.documents)} documents; run directory {plan.paths.run}", style="dim")
+
+
+def print_memory_table(plan: Plan) -> None:
+    """What each part takes and what it leaves."""
+    _console().print(_waterfall(plan))
 
 
 def print_change(change: Change, as_json: bool) -> None:

@@ -24,6 +24,7 @@ from tandem.cli.appliance import (
     spawn,
     supervisord_pid,
     terminate,
+    tidy,
 )
 from tandem.cli.screen import Screen, complain, curl, url
 from tandem.contract.messages import ApplianceState
@@ -34,6 +35,7 @@ DIRECTOR_PATIENCE: Final = 30.0  # seconds without a word from the director befo
 LEFTOVER_PATIENCE: Final = 10.0  # seconds for processes whose supervisord was killed to finish by themselves
 LAST_WORDS: Final = 15  # lines of a log that are shown when a program cannot come up
 INTERRUPTED: Final = 130
+SAME_WISH: Final = 0.5  # seconds within which a second Ctrl-C is the first one, sent twice
 
 
 async def raise_appliance(plan: Plan, *, detach: bool, variables: dict[str, str]) -> int:
@@ -59,7 +61,7 @@ async def raise_appliance(plan: Plan, *, detach: bool, variables: dict[str, str]
 
 
 class Attendance:
-    """Somebody who started an appliance and watches it. One signal ends it in order, the second at once."""
+    """Somebody who started an appliance and watches it. One signal ends it in order, a second Ctrl-C at once."""
 
     def __init__(self, plan: Plan, supervisord: subprocess.Popen[bytes], screen: Screen, detach: bool) -> None:
         self._plan = plan
@@ -70,12 +72,13 @@ class Attendance:
         self._status: int = ExitStatus.GOOD
         self._stopping = False
         self._quiet_since = time.monotonic()
+        self._signalled_at = 0.0
         self._stop_task: asyncio.Task[None] | None = None
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(number, self._signalled)
+            loop.add_signal_handler(number, self._signalled, number)
         async with contextlib.aclosing(pictures(self._plan.paths, self._is_alive)) as stream:
             async for picture in stream:
                 if picture is None:
@@ -122,11 +125,15 @@ class Attendance:
             complain(f"  {program} | {line}")
         self._stop()
 
-    def _signalled(self) -> None:
+    def _signalled(self, number: signal.Signals) -> None:
+        """A dying terminal and a wrapper send the same signal more than once: only a person's second Ctrl-C is a wish."""
+        now = time.monotonic()
         if self._stopping:
-            self._screen.say("stopping at once")
-            kill(self._plan.paths, self._supervisord.pid)
+            if number is signal.SIGINT and now - self._signalled_at > SAME_WISH:
+                self._screen.say("stopping at once")
+                kill(self._plan.paths, self._supervisord.pid)
             return
+        self._signalled_at = now
         self._screen.settle()
         if self._detach:
             self._status = INTERRUPTED
@@ -153,6 +160,7 @@ class Attendance:
             for line in last_words(self._plan.paths, "supervisord"):
                 complain(f"  supervisord | {line}")
         end(strays, 0.0 if self._stopping else LEFTOVER_PATIENCE)
+        tidy(self._plan.paths)
         if self._status == ExitStatus.GOOD:
             self._screen.say("stopped")
         return self._status
@@ -187,6 +195,7 @@ async def bring_down(paths: Paths) -> int:
     if not lock.is_held():
         strays = leftovers(paths)
         await asyncio.to_thread(end, strays, 0.0)
+        tidy(paths)
         print(f"nothing was running; ended {len(strays)} leftover processes" if strays else "nothing was running")
         return ExitStatus.GOOD
     pid, plan = supervisord_pid(paths), read_plan(Path(paths.run))
@@ -208,6 +217,7 @@ async def bring_down(paths: Paths) -> int:
         if overdue:
             kill(paths, pid)
         await asyncio.to_thread(end, leftovers(paths), 0.0)
+        tidy(paths)
         took = f"{time.monotonic() - started:.1f} s"
         if overdue:
             screen.say(f"killed: it did not stop within {longest_stop(plan):.0f} s")
@@ -220,7 +230,7 @@ async def bring_down(paths: Paths) -> int:
 
 def announce(plan: Plan) -> None:
     """It serves: where, out of what memory, and a line to try."""
-    from tandem.cli.documents import print_memory_table
+    from tandem.cli.plan_view import print_memory_table
 
     slots = len(plan.engine.slots)
     print(f"\n{plan.gateway.model} is up at {url(plan)}, {slots} slot{'s' if slots > 1 else ''}\n")
