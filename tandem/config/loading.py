@@ -13,6 +13,7 @@ from typing import Final
 
 from tandem.config.documents import Appliance, Profile, Residency
 from tandem.config.names import check_names
+from tandem.config.paths import is_file, under
 from tandem.config.settings import read_overrides
 from tandem.config.shape import closest, read_shape, words
 from tandem.config.source import Layers, Tree, read_tree
@@ -101,7 +102,7 @@ class _Reader:
             return None
 
         self.problems += check_names(appliance, profile, residency, layers, self.base, environment)
-        state = (self.base / Path(appliance.state).expanduser()).absolute()
+        state = under(self.base, appliance.state).absolute()
         try:
             weights = locate(profile.weights, self.base, state)
         except ValueError as error:
@@ -156,12 +157,12 @@ class _Reader:
     def _find(self, folder: str, name: str, base: Path, place: Place | None) -> Path | None:
         """The document `name`: a path; else beside the one that names it, in the appliance's folder, or ours."""
         if "/" in name or name.endswith((".yaml", ".yml")):
-            candidates = [(base / Path(name).expanduser()).absolute()]
+            candidates = [under(base, name).absolute()]
         else:
             folders = [*([base] if base != self.base else []), self.base / folder, SHIPPED / folder]
             candidates = [home / f"{name}.yaml" for home in dict.fromkeys(folders)]
         for path in candidates:
-            if path.is_file():
+            if is_file(path):
                 return path
         self.files.append(candidates[0])  # so that creating it is seen
         known = sorted({file.stem for path in candidates for file in path.parent.glob("*.yaml")} - {""})

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tandem.config.documents import Appliance, Claims, Keys, Profile, Residency
+from tandem.config.paths import is_file, under
 from tandem.config.shape import words
 from tandem.config.source import Layers
 from tandem.errors import Problem
@@ -124,7 +125,7 @@ def _keys(appliance: Appliance, layers: Layers, base: Path, environment: Mapping
         return [
             _no_keys("the environment variable that `keys.variable` names is not set", ("keys", "variable"), layers)
         ]
-    if keys.file is not None and not (base / Path(keys.file).expanduser()).is_file():
+    if keys.file is not None and not is_file(under(base, keys.file)):
         return [_no_keys("the file that `keys.file` names is not there", ("keys", "file"), layers)]
     return []
 
@@ -148,7 +149,7 @@ def _weights(profile: Profile, layers: Layers) -> list[Problem]:
 
 
 def _state(appliance: Appliance, layers: Layers, base: Path) -> list[Problem]:
-    state = base / Path(appliance.state).expanduser()
+    state = under(base, appliance.state)
     if "%" not in str(state):
         return []
     message = f"the state directory {state} has a `%` in its name, which supervisord reads as its own"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from tandem.config.documents import Weights
+from tandem.config.paths import exists, under
 
 _HUB: Final = re.compile(r"(?P<owner>[\w.-]+)/(?P<name>[\w.-]+)/(?P<file>[\w./-]+?)(@(?P<revision>[\w./-]+))?")
 
@@ -44,11 +45,11 @@ def locate(weights: Weights, base: Path, state: Path) -> Located:
         case "package":
             path = _in_package(rest)
         case "path":
-            path = base / Path(rest).expanduser()
+            path = under(base, rest)
         case _:
             hub = hub_file(weights.source)
             path = state / "models" / hub.repository / hub.revision / hub.file
-    return Located(path, path.exists(), kind == "hub" or (kind == "package" and weights.distribution is not None))
+    return Located(path, exists(path), kind == "hub" or (kind == "package" and weights.distribution is not None))
 
 
 def hub_file(source: str) -> HubFile:

@@ -143,6 +143,18 @@ def test_a_base_profile_may_lack_what_its_heirs_bring_but_not_misspell(tmp_path:
     assert codes(caught) == ["unknown-key", "wrong-type"]
 
 
+@pytest.mark.parametrize("name", ["~nobody-of-that-name/x", "x" * 300, "a/" + "y" * 300, "a\\0b", "/", ".", "..", ""])
+@pytest.mark.parametrize(
+    "key", ["state", "profile", "residency", "keys: {file", "roles: {narrator: {claim: 1 GiB, model"]
+)
+def test_paths_that_cannot_be(tmp_path: Path, key: str, name: str) -> None:
+    path = write(tmp_path, f'{key}: "{name}"{"}" * key.count("{")}\n')
+    try:
+        load(path, environment={})
+    except DocumentError as error:
+        assert all(problem.place is not None for problem in error.problems)
+
+
 GOOD = (ROOT / "docs/examples/spark-with-roles.yaml").read_text()
 SNIPPETS = [
     ": ", "{", "}", "[", "]", "&a ", "*a", "<<: ", "- ", "\t", "!!int ", "null", "\u2028", "1e999", "0o7", "\x00",
@@ -154,7 +166,7 @@ EDITS = st.lists(
 )
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(EDITS)
 def test_no_edit_makes_a_traceback(tmp_path: Path, edits: list[tuple[int, int, str]]) -> None:
     """Whatever is cut out of and put into a good document: it loads, or every finding has a place and can be said."""
@@ -169,7 +181,8 @@ def test_no_edit_makes_a_traceback(tmp_path: Path, edits: list[tuple[int, int, s
         assert error.problems
         for problem in error.problems:
             assert problem.place is not None or "cannot be read" in problem.message, problem
-        assert "1234567890" not in render_error(error)
+        if "keys: sk-1234567890" in text:
+            assert "sk-1234567890" not in render_error(error)
 
 
 VALUES = st.recursive(
@@ -179,7 +192,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.sampled_from(["slots", "memory", "roles", "limits", "listen", "keys", "engine", "sampling", "profile", "state"]),
     VALUES,
