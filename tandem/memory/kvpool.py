@@ -173,13 +173,18 @@ class KVPool:
 
     @property
     def committed(self) -> int:
-        """Bytes of memory behind rows. Spare memory of the backend is not among them."""
+        """Bytes of memory behind rows."""
         return sum(usage.committed for usage in self.usage)
 
     @property
     def reserved(self) -> int:
         """Bytes of addresses."""
         return sum(usage.reserved for usage in self.usage)
+
+    @property
+    def spare(self) -> int:
+        """Bytes the backend keeps for the next commit, behind no row."""
+        return self._pages.spare
 
     @property
     def usage(self) -> tuple[Usage, ...]:
