@@ -36,7 +36,7 @@ class RunningCall:
         self._engine = engine
         self._limits = limits
         self._is_streamed = is_streamed
-        self._inbox = Inbox(on_stalled=self._give_up)
+        self._inbox = Inbox(on_stalled=self._cancel_all)
         self._loop = asyncio.get_running_loop()
         self._sent_at = self._loop.time()
         self._timers: dict[Signal, asyncio.TimerHandle] = {}
@@ -110,6 +110,10 @@ class RunningCall:
             self._inbox.put(Signal.SILENCE)
             silent = 0.0
         self._timers[Signal.SILENCE] = self._loop.call_later(self._limits.keepalive - silent, self._check_silence)
+
+    def _cancel_all(self) -> None:
+        for request in self._job.requests:
+            self._engine.cancel(request.id)
 
     def _give_up(self) -> None:
         for request in self._job.requests:

@@ -141,20 +141,20 @@ def _control_texts(vocabulary: Vocabulary) -> list[str]:
     ]
 
 
-def _byte_alphabet() -> dict[str, int]:
+def _byte_alphabet() -> dict[int, int]:
     """GPT-2's printable stand-ins for bytes: printable Latin-1 stands for itself, the rest follow from U+0100."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(0x100 + n): byte for n, byte in enumerate(others)}
+    return {0x100 + n: byte for n, byte in enumerate(others)}
 
 
-_BYTES: Final = _byte_alphabet()
+_STAND_INS: Final = _byte_alphabet()
 
 
 def _bytes_of(token: str, kind: int) -> bytes:
     """What a reader sees of one token: nothing of a control token."""
     if kind in (TokenKind.CONTROL, TokenKind.UNUSED):
         return b""
-    if kind == TokenKind.USER_DEFINED or not all(character in _BYTES for character in token):
-        return token.encode()
-    return bytes(_BYTES[character] for character in token)
+    shown = token.translate(_STAND_INS)
+    is_in_alphabet = kind != TokenKind.USER_DEFINED and max(shown, default="") <= "\xff"
+    return shown.encode("latin-1") if is_in_alphabet else token.encode()

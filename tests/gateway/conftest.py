@@ -138,7 +138,7 @@ def start(tmp_path: Path, weights: Path, tokenizer: Tokenizer) -> Start:
         plan = make_plan(tmp_path, weights, live, **gateway)
         listener = bind(plan.gateway.host, 0)
         port = listener.getsockname()[1]
-        engine = EngineDouble(tmp_path / "engine.sock", tokenizer.encode("Hello, world! 🙂 This is the end."))
+        engine = EngineDouble(tmp_path / "engine.sock", tokenizer.encode("Hello, world! 🙂🏽 This is the end."))
         if engine_runs:
             await engine.start()
         service = Service(plan, tokenizer)
@@ -147,8 +147,10 @@ def start(tmp_path: Path, weights: Path, tokenizer: Tokenizer) -> Start:
         serving = asyncio.create_task(_serve(server, listener))
         url = f"http://127.0.0.1:{port}"
         headers = {"authorization": f"Bearer {key}"} if key else {}
-        async with httpx.AsyncClient(base_url=url, headers=headers, timeout=20) as http:
-            client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=key or "none", max_retries=0, http_client=http)
+        async with (
+            httpx.AsyncClient(base_url=url, headers=headers, timeout=20) as http,
+            openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=key or "none", max_retries=0) as client,
+        ):
             appliance = Appliance(service, server, engine, url, http, client)
             await appliance.until(lambda: server.started)
             if engine_runs:

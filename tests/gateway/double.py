@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from tandem.contract.channel import Channel, serve
 from tandem.contract.messages import (
     AskHealth,
@@ -22,8 +24,8 @@ from tandem.contract.messages import (
     Health,
     Message,
     Progress,
-    Refused,
     RefusalCode,
+    Refused,
     RequestState,
     SlotView,
     Started,
@@ -41,6 +43,7 @@ class Job:
         self.cancelled = asyncio.Event()
         self._channel = channel
         self.num_sent = 0
+        self.cached = 0
 
     def say(self, message: Message) -> None:
         self._channel.send(message)
@@ -59,7 +62,7 @@ class Job:
         self.say(Tokens(self.request.id, ids))
 
     def finish(self, reason: FinishReason = FinishReason.STOP) -> None:
-        counts = (len(self.request.tokens), getattr(self, "cached", 0), self.num_sent)
+        counts = (len(self.request.tokens), self.cached, self.num_sent)
         self.say(Finished(self.request.id, reason, *counts, 0.001, 0.01, 0.1))
 
     def refuse(self, code: RefusalCode, sentence: str, retry_after: float | None = None) -> None:
@@ -77,7 +80,7 @@ class EngineDouble:
         self.requests: list[Generate] = []
         self.cancels: asyncio.Queue[str] = asyncio.Queue()
         self.arrived: asyncio.Queue[Job] = asyncio.Queue()
-        self.health: dict[str, Any] = {"ready": True, "state": "ready", "sentence": "ready"}
+        self.health: dict[str, Any] = {}  # fields that differ from those of an engine that is well
         self.answers_health = True
         self._path = path
         self._server: asyncio.Server | None = None
@@ -141,4 +144,5 @@ class EngineDouble:
     def _health(self) -> Health:
         counters = Counters({1: 5, 3: 7}, 26, 26, 100, 9, 3, 0, 1, 3, 0.5, 0.1)
         slots = (SlotView(0, 8192, 12, "idle"),)
-        return Health(**{"slots": slots, "counters": counters, "running": len(self._jobs)} | self.health)
+        health = Health(True, "ready", "ready", slots=slots, counters=counters, running=len(self._jobs))
+        return msgspec.structs.replace(health, **self.health)

@@ -1,0 +1,169 @@
+"""Driven by hand: deliver a happening, read what follows."""
+
+from __future__ import annotations
+
+import pytest
+
+from tandem.contract.messages import (
+    Cancel,
+    Finished,
+    FinishReason,
+    Progress,
+    RefusalCode,
+    Refused,
+    RequestState,
+    Started,
+    Tokens,
+)
+from tandem.gateway.call import Begun, Call, Choice, Ended, Failed, Output, Piece, Said
+from tandem.gateway.inbox import Happening, Signal
+from tandem.text.answer import AnswerText
+from tandem.text.tokenizer import Tokenizer
+
+HELLO = "Hello there, world"
+
+
+class Hand:
+    def __init__(self, tokenizer: Tokenizer, stops: tuple[str, ...] = (), choices: int = 1) -> None:
+        self.tokens = tokenizer.encode(HELLO)
+        self.call = Call([Choice(n, f"r.{n}", AnswerText(tokenizer, stops)) for n in range(choices)], max_queue=7)
+
+    def deliver(self, *happenings: Happening, now: float = 0.0) -> list[Output]:
+        return [output for happening in happenings for output in self.call.apply(happening, now)]
+
+
+@pytest.fixture
+def hand(tokenizer: Tokenizer) -> Hand:
+    return Hand(tokenizer)
+
+
+def started(n: int = 0, cached: int = 0) -> Started:
+    return Started(f"r.{n}", n, "free", 64, cached, "none")
+
+
+def finished(n: int = 0, reason: FinishReason = FinishReason.STOP) -> Finished:
+    return Finished(f"r.{n}", reason, 10, 0, 4, 0.1, 0.2, 0.3)
+
+
+def text_of(outputs: list[Output]) -> str:
+    return "".join(output.text for output in outputs if isinstance(output, Piece))
+
+
+def test_an_answer_from_start_to_end(hand: Hand) -> None:
+    assert hand.deliver(started()) == [Begun(0)]
+    outputs = [out for token in hand.tokens for out in hand.deliver(Tokens("r.0", (token,)), now=5.0)]
+    assert text_of(outputs) == HELLO
+    assert hand.deliver(finished()) == [Ended(0, FinishReason.STOP)]
+    assert (hand.call.is_over, hand.call.is_settled) == (True, True)
+    assert hand.call.first_token_at == 5.0
+
+
+def test_a_stop_string_ends_the_answer_and_cancels_what_still_runs(tokenizer: Tokenizer) -> None:
+    hand = Hand(tokenizer, stops=("there, w",))
+    outputs = hand.deliver(started(), Tokens("r.0", tuple(hand.tokens)))
+    assert outputs == [Begun(0), Piece(0, "Hello "), Ended(0, FinishReason.STOP), Cancel("r.0")]
+    assert (hand.call.is_over, hand.call.is_settled) == (True, False)
+    assert hand.deliver(Tokens("r.0", (5, 6)), Signal.SILENCE) == []
+    assert hand.deliver(finished(reason=FinishReason.CANCELLED)) == []
+    assert hand.call.is_settled
+
+
+def test_what_is_held_for_a_stop_string_comes_before_the_end(tokenizer: Tokenizer) -> None:
+    hand = Hand(tokenizer, stops=("world!",))
+    assert text_of(hand.deliver(started(), Tokens("r.0", tuple(hand.tokens)))) == "Hello there, "
+    assert hand.deliver(finished(reason=FinishReason.LENGTH)) == [Piece(0, "world"), Ended(0, FinishReason.LENGTH)]
+
+
+@pytest.mark.parametrize("stage", ["waiting", "started", "writing"])
+def test_a_client_that_leaves_cancels_at_every_stage_and_hears_nothing_more(hand: Hand, stage: str) -> None:
+    happenings: list[Happening] = [started(), Tokens("r.0", (hand.tokens[0],))]
+    hand.deliver(*happenings[: {"waiting": 0, "started": 1, "writing": 2}[stage]])
+    assert hand.deliver(Signal.CLIENT_LEFT) == [Cancel("r.0")]
+    assert (hand.call.is_over, hand.call.is_settled) == (True, False)
+    assert hand.deliver(Tokens("r.0", (5,)), started(), finished(reason=FinishReason.CANCELLED)) == []
+    assert hand.call.is_settled and hand.call.client_left
+
+
+def test_a_connection_that_closes_after_the_last_byte_is_no_client_that_left(hand: Hand) -> None:
+    hand.deliver(started(), finished())
+    assert hand.deliver(Signal.CLIENT_LEFT) == []
+    assert not hand.call.client_left
+
+
+def test_every_choice_that_runs_hears_of_a_failure(tokenizer: Tokenizer) -> None:
+    hand = Hand(tokenizer, choices=3)
+    hand.deliver(started(0), started(1), finished(0))
+    outputs = hand.deliver(Refused("r.1", RefusalCode.FAILED, "the slot broke"))
+    assert isinstance(outputs[0], Failed) and outputs[0].error.status == 500
+    assert outputs[1:] == [Cancel("r.2")]
+    assert (hand.call.is_over, hand.call.is_settled) == (True, False)
+    assert hand.deliver(Refused("r.2", RefusalCode.FAILED, "x")) == []
+    assert hand.call.is_settled
+
+
+def test_an_engine_that_is_lost_fails_what_runs_once(hand: Hand) -> None:
+    hand.deliver(started())
+    (failed,) = hand.deliver(Signal.ENGINE_LOST)
+    assert isinstance(failed, Failed) and failed.error.code == "engine_restarted"
+    assert hand.call.is_settled
+    assert hand.deliver(Signal.ENGINE_LOST, Signal.TOOK_TOO_LONG, Signal.SILENCE) == []
+
+
+def test_an_engine_lost_after_the_stop_string_hurts_nobody(tokenizer: Tokenizer) -> None:
+    hand = Hand(tokenizer, stops=("there",))
+    hand.deliver(started(), Tokens("r.0", tuple(hand.tokens)))
+    assert hand.deliver(Signal.ENGINE_LOST) == []
+    assert hand.call.error is None and hand.call.is_settled
+
+
+def test_why_a_request_waits_is_told_when_it_changes_and_at_every_silence(hand: Hand) -> None:
+    queued = Progress("r.0", RequestState.QUEUED, 2, 0, "2 requests are ahead")
+    memory = Progress("r.0", RequestState.WAITING_MEMORY, 0, 0, "waiting: memory is almost full")
+    reading = Progress("r.0", RequestState.READING, 512, 4096, "read 512 of 4096")
+    assert hand.deliver(queued, queued) == [Said("2 requests are ahead")]
+    assert hand.deliver(memory) == [Said("waiting: memory is almost full")]
+    assert hand.deliver(reading) == []
+    assert hand.deliver(Signal.SILENCE) == [Said("read 512 of 4096")]
+
+
+def test_waiting_too_long_only_concerns_who_still_waits(tokenizer: Tokenizer) -> None:
+    hand = Hand(tokenizer)
+    hand.deliver(Progress("r.0", RequestState.QUEUED, 2, 0, "2 requests are ahead"))
+    failed, cancel = hand.deliver(Signal.WAITED_TOO_LONG)
+    assert isinstance(failed, Failed)
+    assert (failed.error.status, failed.error.code, failed.error.retry_after) == (503, "queue_timeout", 5.0)
+    assert "2 requests are ahead" in str(failed.error)
+    assert cancel == Cancel("r.0")
+    running = Hand(tokenizer)
+    running.deliver(started())
+    assert running.deliver(Signal.WAITED_TOO_LONG) == []
+
+
+def test_taking_too_long_ends_what_was_written_as_if_cut_by_a_limit(tokenizer: Tokenizer) -> None:
+    hand = Hand(tokenizer, stops=("there, moon",))
+    hand.deliver(started(), Tokens("r.0", tuple(hand.tokens[:2])))
+    assert hand.deliver(Signal.TOOK_TOO_LONG) == [
+        Piece(0, "there"),
+        Ended(0, FinishReason.LENGTH),
+        Cancel("r.0"),
+    ]
+    waiting = Hand(tokenizer)
+    (failed, _) = waiting.deliver(Signal.TOOK_TOO_LONG)
+    assert isinstance(failed, Failed) and failed.error.status == 503
+
+
+def test_a_full_queue_names_the_setting_that_refused(hand: Hand) -> None:
+    failed = hand.deliver(Refused("r.0", RefusalCode.QUEUE_FULL, "7 requests wait already"))[0]
+    assert isinstance(failed, Failed)
+    assert str(failed.error) == "7 requests wait already (`limits.max_queue` is 7)"
+
+
+def test_an_engine_that_gives_up_unasked_is_an_error(hand: Hand) -> None:
+    outputs = hand.deliver(started(), finished(reason=FinishReason.CANCELLED))
+    assert isinstance(outputs[-1], Failed) and outputs[-1].error.code == "engine_error"
+
+
+def test_a_cancel_that_nobody_confirms_is_let_go(hand: Hand) -> None:
+    hand.deliver(Signal.CLIENT_LEFT)
+    assert hand.deliver(Signal.UNSETTLED) == []
+    assert hand.call.is_settled

@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tandem.contract.plan import SamplingDefaults
+from tandem.gateway.errors import ApiError
+from tandem.gateway.job import make_sampling
+from tandem.gateway.openai import ChatRequest, CompletionRequest, parse, refuse_unhonoured
+from tandem.gateway.prompts import text_of
+
+USER = {"role": "user", "content": "hi"}
+
+
+def chat(**fields: Any) -> bytes:
+    return json.dumps({"messages": [USER], **fields}).encode()
+
+
+BAD = [
+    (b"", "invalid_json", None),
+    (b"{", "invalid_json", None),
+    (b"\xff\xfe", "invalid_json", None),
+    (b'{"messages":[{"role":"user","content":"\xff"}]}', "invalid_json", None),
+    (b'{"messages":[{"role":"user","content":"\\ud800"}]}', "invalid_json", None),
+    (b'{"x":' + b"[" * 50_000 + b"]" * 50_000 + b"}", "invalid_json", None),
+    (b"[]", "invalid_value", None),
+    (b"{}", "invalid_value", "messages"),
+    (chat(messages=[]), "invalid_value", "messages"),
+    (chat(messages="hi"), "invalid_value", "messages"),
+    (chat(messages=[{"content": "hi"}]), "invalid_value", "messages[...].role"),
+    (chat(messages=[{"role": "boss", "content": "hi"}]), "invalid_value", "messages[...].role"),
+    (chat(messages=[{"role": "user", "content": 5}]), "invalid_value", "messages[...].content"),
+    (chat(max_tokens=0), "invalid_value", "max_tokens"),
+    (chat(max_tokens=-1), "invalid_value", "max_tokens"),
+    (chat(max_completion_tokens=0), "invalid_value", "max_completion_tokens"),
+    (chat(max_tokens="5"), "invalid_value", "max_tokens"),
+    (chat(temperature=-0.1), "invalid_value", "temperature"),
+    (chat(temperature="hot"), "invalid_value", "temperature"),
+    (chat(top_p=1.5), "invalid_value", "top_p"),
+    (chat(min_p=2), "invalid_value", "min_p"),
+    (chat(n=0), "invalid_value", "n"),
+    (chat(n=17), "invalid_value", "n"),
+    (chat(stop=""), "invalid_value", "stop"),
+    (chat(stop=["a", ""]), "invalid_value", "stop[...]"),
+    (chat(stop=[1]), "invalid_value", "stop[...]"),
+    (chat(stop=["x"] * 17), "invalid_value", "stop"),
+    (chat(seed=1 << 70), "invalid_value", "seed"),
+    (chat(stream="yes"), "invalid_value", "stream"),
+    (chat(stream_options={"include_usage": 3}), "invalid_value", "stream_options.include_usage"),
+    (chat(logit_bias={"5": 101}), "invalid_value", "logit_bias[...]"),
+    (chat(logit_bias=[1]), "invalid_value", "logit_bias"),
+    (chat(model=5), "invalid_value", "model"),
+    (chat(tools=[{"type": "function"}]), "unsupported_value", "tools"),
+    (chat(tool_choice="required"), "unsupported_value", "tool_choice"),
+    (chat(functions=[{}]), "unsupported_value", "functions"),
+    (chat(response_format={"type": "json_object"}), "unsupported_value", "response_format"),
+    (chat(logprobs=True), "unsupported_value", "logprobs"),
+    (chat(top_logprobs=3), "unsupported_value", "top_logprobs"),
+    (chat(modalities=["text", "audio"]), "unsupported_value", "modalities"),
+]
+
+
+def like(param: str | None, pattern: str | None) -> bool:
+    """`[...]` in a pattern is any index."""
+    if param is None or pattern is None:
+        return param == pattern
+    head, _, tail = pattern.partition("[...]")
+    return param.startswith(head) and param.endswith(tail)
+
+
+@pytest.mark.parametrize(("body", "code", "param"), BAD, ids=lambda value: str(value)[:40])
+def test_a_bad_body_is_a_400_that_names_the_field(body: bytes, code: str, param: str | None) -> None:
+    with pytest.raises(ApiError) as caught:
+        parse(ChatRequest, body)
+    detail = caught.value.detail
+    assert (caught.value.status, detail.code) == (400, code)
+    assert like(detail.param, param), detail
+    assert detail.param is None or detail.param in detail.message
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tools": [], "tool_choice": "auto", "response_format": {"type": "text"}, "logprobs": False},
+        {"tools": None, "tool_choice": "none", "functions": None, "top_logprobs": 0, "modalities": ["text"]},
+        {"max_tokens": None, "stop": None, "seed": None, "temperature": None, "stream": None, "stream_options": None},
+        {"user": "u-1", "metadata": {"a": 1}, "store": False, "service_tier": "auto", "parallel_tool_calls": True},
+        {"max_tokens": 10**30, "top_k": -1, "temperature": 2, "stop": "x", "seed": -5},
+    ],
+)
+def test_what_asks_for_nothing_is_accepted(fields: dict[str, Any]) -> None:
+    assert parse(ChatRequest, chat(**fields))[1] == ()
+
+
+def test_unknown_fields_are_told_by_name() -> None:
+    assert parse(ChatRequest, chat(num_ctx=5, reasoning_effort="low"))[1] == ("num_ctx", "reasoning_effort")
+
+
+def test_a_value_that_a_user_wrote_is_never_quoted() -> None:
+    for body in (chat(messages=[{"role": "secret", "content": "x"}]), chat(tool_choice="secret")):
+        with pytest.raises(ApiError) as caught:
+            parse(ChatRequest, body)
+        assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "param"),
+    [([], "prompt"), ([[]], "prompt[...]"), ([-1], "prompt[...]"), (None, "prompt"), ([True], "prompt[...]")],
+)
+def test_bad_prompts(prompt: Any, param: str) -> None:
+    with pytest.raises(ApiError) as caught:
+        parse(CompletionRequest, json.dumps({"prompt": prompt}).encode())
+    assert like(caught.value.detail.param, param)
+
+
+@pytest.mark.parametrize("role", ["system", "user", "assistant"])
+def test_every_role_takes_a_string_nothing_and_parts(role: str) -> None:
+    contents: list[tuple[Any, str]] = [
+        ("a", "a"),
+        (None, ""),
+        ([], ""),
+        ([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "a\nb"),
+    ]
+    for content, text in contents:
+        request, _ = parse(ChatRequest, chat(messages=[{"role": role, "content": content}]))
+        assert text_of(request.messages[0], 0) == text
+
+
+def test_a_part_that_is_not_text_is_named() -> None:
+    content = [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {}}]
+    request, _ = parse(ChatRequest, chat(messages=[USER, {"role": "user", "content": content}]))
+    with pytest.raises(ApiError) as caught:
+        text_of(request.messages[1], 1)
+    assert caught.value.detail.param == "messages[1].content[1].type"
+
+
+def test_a_message_with_tool_calls_is_refused_by_its_place() -> None:
+    request, _ = parse(ChatRequest, chat(messages=[{"role": "assistant", "content": None, "tool_calls": [{}]}]))
+    with pytest.raises(ApiError) as caught:
+        refuse_unhonoured(request.messages[0], "messages[0].")
+    assert caught.value.detail.param == "messages[0].tool_calls"
+
+
+def test_sampling_takes_the_requests_word_then_the_appliances() -> None:
+    defaults = SamplingDefaults(temperature=0.7, top_p=0.9, top_k=40, min_p=0.05, repetition_penalty=1.1)
+
+    def sampling(**fields: Any) -> Any:
+        return make_sampling(parse(ChatRequest, chat(**fields))[0], defaults, 100)
+
+    unspoken = sampling()
+    assert (unspoken.temperature, unspoken.top_p, unspoken.top_k, unspoken.min_p) == (0.7, 0.9, 40, 0.05)
+    spoken = sampling(temperature=0, top_p=0.5, top_k=-1, min_p=0, seed=7, logit_bias={"5": -100, "99": 1.5})
+    assert (spoken.temperature, spoken.top_p, spoken.top_k, spoken.min_p, spoken.seed) == (0, 0.5, 0, 0, 7)
+    assert spoken.logit_bias == ((5, -100.0), (99, 1.5))
+    assert sampling(top_p=0).temperature == 0  # the likeliest token only
+    for key in ("100", "-1", "x", "٣", "1" * 40):
+        with pytest.raises(ApiError, match="token ids"):
+            sampling(logit_bias={key: 1})
