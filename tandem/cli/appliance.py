@@ -92,6 +92,14 @@ def prepare(plan: Plan) -> None:
         path.unlink() if path.is_file() or path.is_symlink() or path.is_socket() else shutil.rmtree(path)
 
 
+def tidy(paths: Paths) -> None:
+    """The run directory lives as long as the appliance. Does nothing when another one has just started there."""
+    lock = Lock(paths).take()
+    if lock is not None:
+        shutil.rmtree(paths.run, ignore_errors=True)
+        os.close(lock)
+
+
 def _make(folder: Path) -> None:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

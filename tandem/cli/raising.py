@@ -126,7 +126,7 @@ class Attendance:
         self._stop()
 
     def _signalled(self, number: signal.Signals) -> None:
-        """A dying terminal and a wrapper send the same signal more than once: only a person's second Ctrl-C is a wish."""
+        """Terminals and wrappers send a signal more than once: only a second Ctrl-C after a moment is a wish."""
         now = time.monotonic()
         if self._stopping:
             if number is signal.SIGINT and now - self._signalled_at > SAME_WISH:
@@ -137,7 +137,7 @@ class Attendance:
         self._screen.settle()
         if self._detach:
             self._status = INTERRUPTED
-        self._screen.say("stopping: running requests finish first; once more stops at once")
+        self._screen.say("stopping: running requests finish first; another Ctrl-C does not wait")
         self._stop()
 
     def _stop(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import sys
 from collections.abc import Iterator
 from datetime import datetime
@@ -70,7 +71,7 @@ class Screen:
 
 
 def _because(program: ProgramStatus) -> str:
-    return "" if program.sentence in ("", program.state) else f" ({program.sentence})"
+    return "" if program.sentence.casefold() in ("", program.state) else f" ({program.sentence})"
 
 
 def _moving_table(picture: ApplianceState) -> Table:
@@ -138,7 +139,7 @@ def url(plan: Plan) -> str:
 def curl(plan: Plan) -> str:
     """A line that works when it is pasted. A key is read where it lies, so that none is ever printed."""
     keys = plan.live.keys
-    source = f"cat {keys.file}" if keys.file else f"printenv {keys.variable}" if keys.variable else None
+    source = f"cat {shlex.quote(keys.file)}" if keys.file else f"printenv {keys.variable}" if keys.variable else None
     first = f"$({source} | grep -m1 '^[^#]*:' | cut -d: -f2- | xargs)"
     header = f' -H "Authorization: Bearer {first}"' if source else ""
     body = f'{{"model": "{plan.gateway.model}", "messages": [{{"role": "user", "content": "Say hello."}}]}}'

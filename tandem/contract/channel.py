@@ -101,6 +101,8 @@ async def serve(path: Path, handler: Handler) -> asyncio.Server:
         channel = Channel(reader, writer)
         try:
             await handler(channel)
+        except asyncio.CancelledError:
+            pass  # only ever at the end of the process; asyncio would log it as a failure of ours
         finally:
             channel.close()
 

@@ -224,9 +224,10 @@ def _timeless(picture: ApplianceState) -> ApplianceState:
 def _log_changes(before: State, after: State) -> None:
     for name in names(after):
         old, new = before.programs.get(name), after.programs.get(name)
-        if new is not None and (old is None or old.state is not new.state):
+        if new is not None and new.state is not (old.state if old else ProgramState.STOPPED):
             level = logging.WARNING if new.state is ProgramState.BACKOFF else logging.INFO
-            _log.log(level, "%s: %s%s", name, new.state, f" ({new.sentence})" if new.sentence else "")
+            why = f" ({new.sentence})" if new.sentence.casefold() not in ("", new.state) else ""
+            _log.log(level, "%s: %s%s", name, new.state, why)
     report = after.report
     if report is not None and report != before.report:
         level = logging.WARNING if report.outcome in ("refused", "rolled_back") else logging.INFO

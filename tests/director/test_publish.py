@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import msgspec
+from appliances import DRAINING, LOADING, MEMORY, READY, World, make_plan, make_program
+from msgspec.structs import replace
+
+from tandem.contract.messages import ApplianceState, decode, encode
+from tandem.contract.plan import Basis, Live, Placement, RolePlan
+from tandem.director.publish import publish
+from tandem.director.state import Answer
+from tandem.director.trial import propose
+
+EPOCH = 1_000_000.0
+
+
+def picture(world: World) -> ApplianceState:
+    answers = {name: Answer(process.health, world.now, process.unanswered) for name, process in world.running.items()}
+    return publish(world.state, answers, MEMORY, world.now, EPOCH)
+
+
+def states(world: World) -> dict[str, str]:
+    return {program.name: program.state for program in picture(world).programs}
+
+
+def test_phases_of_a_life() -> None:
+    world = World(make_plan())
+    assert picture(world).phase == "starting"
+    world.step()
+    world.step()
+    world.running["gateway"].health = READY
+    world.step()
+    world.running["engine"].health = replace(LOADING, progress=0.25)
+    world.step()
+    assert picture(world).phase == "starting"
+    assert [program.progress for program in picture(world).programs] == [1.0, 0.25]
+    world.running["engine"].health = READY
+    world.settle()
+    assert picture(world).phase == "serving"
+    world.state = propose(
+        world.state, make_plan("two", [make_program("gateway"), make_program("engine", "2")]), "", "", 0
+    )
+    world.step()
+    assert picture(world).phase == "draining"
+    world.running["engine"].health = DRAINING
+    world.step()
+    assert picture(world).phase == "starting"
+    world.state = replace(world.state, stop=True)
+    assert picture(world).phase == "stopping"
+
+
+def test_a_crash_is_not_serving_and_three_are_a_failure() -> None:
+    world = World(make_plan())
+    world.settle()
+    for expected in ("backoff", "backoff", "failed"):
+        world.die("engine")
+        world.step()
+        assert (picture(world).phase, states(world)["engine"]) == ("starting", expected)
+        world.step(10)
+        world.step()
+
+
+def test_a_silent_process_is_told_before_it_is_killed() -> None:
+    world = World(make_plan())
+    world.settle()
+    world.running["engine"].unanswered = 2
+    engine = picture(world).programs[1]
+    assert (engine.state, engine.sentence) == ("ready", "does not answer (2 of 5)")
+
+
+def test_times_are_unix_times_and_live_values_are_readable() -> None:
+    world = World(make_plan())
+    world.settle()
+    seen = picture(world)
+    assert seen.at == world.now + EPOCH
+    assert all(EPOCH < program.since <= seen.at for program in seen.programs)
+    assert msgspec.json.decode(seen.live, type=Live) == world.state.plan.live
+    assert decode(encode(seen)) == seen
+
+
+def test_a_role_that_residency_keeps_out_is_shown_with_its_reason() -> None:
+    plan = replace(
+        make_plan(),
+        roles=(RolePlan("narrator", "narrator", "native", "m", "cpu", 5, Basis.ESTIMATE),),
+        placements=(Placement("narrator", False, 1, 2, 3, 4, 5, 6, "not loaded: kept free for requests"),),
+    )
+    world = World(plan)
+    world.settle()
+    role = picture(world).programs[-1]
+    assert (role.name, role.state, role.sentence) == ("narrator", "refused", "not loaded: kept free for requests")
+    assert picture(world).phase == "serving"
