@@ -24,19 +24,15 @@ _PIPE_WIDTH = 132  # columns when nobody's terminal says
 
 def print_head(documents: Documents, serving: Serving, box: Box) -> None:
     console = _console()
-    console.print(
-        f"[bold]{documents.profile_name}[/] on [bold]{box.name}[/]"
-        f": {format_bytes(box.memory_total, 2)}, {format_bytes(box.memory_available, 2)} available, {box.cpus} CPUs"
-    )
-    console.print(
-        f"\n{_kv_sentence(documents.profile.kv, serving.element)} = {serving.bytes_a_token:,} bytes a token",
-        highlight=False,
-    )
+    total, available = format_bytes(box.memory_total, 2), format_bytes(box.memory_available, 2)
+    _say(console, f"{documents.profile_name} on {box.name}: {total}, {available} available, {box.cpus} CPUs\n", "bold")
+    sentence = _kv_sentence(documents.profile.kv, serving.element)
+    _say(console, f"{sentence} = {serving.bytes_a_token:,} bytes a token")
     console.print(_slot_costs(serving))
     every = max(serving.count, 4)
     rows = every * serving.window * serving.bytes_a_token / GIB
-    console.print(
-        f"{every} slots of {serving.window:,} without the pool: {rows:.2f} GiB of KV before the first request"
+    _say(
+        console, f"{every} slots of {serving.window:,} without the pool: {rows:.2f} GiB of KV before the first request"
     )
 
 
@@ -44,20 +40,21 @@ def print_plan(documents: Documents, plan: Plan) -> None:
     console = _console()
     engine, gateway = plan.engine, plan.gateway
     console.print(_waterfall(plan))
-    console.print(f"the engine's declared peak is {engine.declared_peak / GIB:.2f} GiB, side slots included")
+    _say(console, f"the engine's declared peak is {engine.declared_peak / GIB:.2f} GiB, side slots included")
     if plan.placements:
         console.print(_roles(plan))
     console.print(_programs(plan))
-    console.print(
-        f"{engine.family} in {engine.compute} on {engine.device}, {engine.threads} threads, chunks of {engine.chunk}; "
-        f"`{gateway.model}` at http://{gateway.host}:{gateway.port}/v1"
+    served = (
+        f"{engine.family} in {engine.compute} on {engine.device}, {engine.threads} threads, chunks of {engine.chunk}"
     )
+    _say(console, f"{served}; `{gateway.model}` at http://{gateway.host}:{gateway.port}/v1")
     console.print(_limits(plan))
     if documents.profile.facts:
         console.print(_facts(documents))
     for warning in plan.warnings:
-        console.print(Text("! " + warning, style="yellow"))
-    console.print(f"plan {plan.id}, from {len(plan.documents)} documents; run directory {plan.paths.run}", style="dim")
+        _say(console, f"! {warning}", "yellow")
+    made = f"plan {plan.id}, from {len(plan.documents)} documents; run directory {plan.paths.run}"
+    _say(console, made, "dim")
 
 
 def print_memory_table(plan: Plan) -> None:
@@ -70,9 +67,9 @@ def print_change(change: Change, as_json: bool) -> None:
         sys.stdout.write(json.dumps(asdict(change), indent=1) + "\n")
         return
     console = _console()
-    console.print(f"[bold]{change.kind}[/]: {_MEANING[change.kind]}")
+    _say(console, f"{change.kind}: {_MEANING[change.kind]}", "bold")
     for sentence in change.sentences:
-        console.print(Text("  " + sentence))
+        _say(console, f"  {sentence}")
 
 
 _MEANING = {
@@ -84,8 +81,14 @@ _MEANING = {
 
 
 def _console() -> Console:
+    """No markup and no emoji: a document's words are printed as they are."""
     width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else _PIPE_WIDTH
-    return Console(width=width, highlight=False)
+    return Console(width=width, highlight=False, markup=False, emoji=False)
+
+
+def _say(console: Console, text: str, style: str = "") -> None:
+    """A sentence on a line of its own, which the terminal may wrap and a pipe may search."""
+    console.print(Text(text, style=style), soft_wrap=True)
 
 
 def _kv_sentence(kv: Kv, element: int) -> str:

@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from tandem.config import Documents
+from tandem.config.paths import under
 from tandem.contract.plan import (
     Basis,
     Box,
@@ -83,7 +84,7 @@ def compile_plan(
 def plan_live(documents: Documents) -> Live:
     appliance, residency = documents.appliance, documents.residency
     limits, keys, deciders = appliance.limits, appliance.keys, appliance.roles.deciders
-    file = None if keys.file is None else str((documents.path.parent / Path(keys.file).expanduser()).absolute())
+    file = None if keys.file is None else str(under(documents.path.parent, keys.file).absolute())
     return Live(
         limits=Limits(**{name: getattr(limits, name) for name in Limits.__struct_fields__}),
         floors=Floors(

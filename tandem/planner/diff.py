@@ -32,9 +32,7 @@ class Change:
     moves: bool = False  # the appliance itself moves: only `tandem down` and `tandem up` can do that
 
 
-_BYTES: Final = frozenset(
-    ("floor", "hard_floor", "margin", "reload_margin", "max_body", "bytes_a_token", "workspace", "claim")
-)
+_BYTES: Final = frozenset(("floor", "hard_floor", "margin", "reload_margin", "max_body", "workspace", "claim"))
 _SECONDS: Final = frozenset(
     ("request_timeout", "queue_timeout", "drain_timeout", "keepalive", "reload_after", "thrash", "max_hold")
 )

@@ -209,7 +209,9 @@ def test_a_disk_that_fills_up_keeps_what_arrived(tmp_path: Path, hub: Hub, monke
     monkeypatch.setattr(fetch, "_append", fill)
     with pytest.raises(CannotStart, match="the disk is full"):
         get(read)
-    assert part(read).read_bytes() == CONTENT[: 1 << 20]
+    arrived = part(read).read_bytes()
+    assert 1 << 20 <= len(arrived) < len(CONTENT)
+    assert CONTENT.startswith(arrived)
     assert not read.weights.path.exists()
     monkeypatch.undo()
     assert get(read)[0].path.read_bytes() == CONTENT
