@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from tandem.model.bucket import least_rows, pad_rows
 from tandem.model.weights.gguf import FourBit, StoredTensor
 
 WEIGHT_ONLY_ROWS: Final = 32  # above it widening the weights once costs less than the row-wise kernels (measured)
@@ -51,14 +52,20 @@ class Projection(Protocol):
 
 
 class Dense:
+    """Weights in the activations' own dtype. Few rows are padded so that their sums keep one order (see `bucket`)."""
+
     def __init__(self, weight: Tensor) -> None:
         self.weight = weight  # [out, in]
+        self._least_rows = least_rows(lambda rows: functional.linear(rows, weight), weight)
 
     @property
     def shape(self) -> tuple[int, int]:
         return self.weight.shape[0], self.weight.shape[1]
 
     def __call__(self, rows: Tensor) -> Tensor:
+        count = rows.shape[0]
+        if count < self._least_rows:
+            return functional.linear(pad_rows(rows, self._least_rows), self.weight)[:count]
         return functional.linear(rows, self.weight)
 
     def lookup(self, tokens: Tensor) -> Tensor:
@@ -123,7 +130,7 @@ class Int4:
 def projection(parts: Sequence[StoredTensor], compute: Compute) -> Dense | Int8 | Int4:
     """One matrix of several stored ones, stacked along their outputs: one product in place of many.
 
-    A matrix whose size a kernel cannot take is held one form wider; the result is exact all the same.
+    A matrix whose size a kernel cannot take is held one form wider.
     """
     shape = (sum(part.shape[0] for part in parts), parts[0].shape[1])
     if compute is Compute.INT4 and Int4.fits(shape) and all(part.is_four_bit for part in parts):
