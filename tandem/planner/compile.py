@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Final
@@ -107,9 +108,10 @@ def plan_live(documents: Documents) -> Live:
 
 
 def plan_paths(state: Path, uid: int) -> Paths:
-    """Where things lie. The kernel wants short names of sockets, so a deep `state` has its run directory in /tmp."""
+    """Where things lie. The kernel wants short names of sockets, and supervisord splits what it includes at spaces
+    and reads it as a pattern: a deep or oddly named `state` has its run directory in /tmp."""
     run = state / "run"
-    if len(os.fsencode(run)) + _LONGEST_SOCKET > _SOCKET_PATH:
+    if len(os.fsencode(run)) + _LONGEST_SOCKET > _SOCKET_PATH or re.search(r"[\s*?[]", str(run)):
         run = Path(f"/tmp/tandem-{uid}-{hashlib.sha256(os.fsencode(state)).hexdigest()[:10]}")
     return Paths(state=str(state), run=str(run), logs=str(state / "logs"))
 

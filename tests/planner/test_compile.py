@@ -77,6 +77,13 @@ def test_a_short_state_keeps_its_run_directory_and_a_deep_one_gets_a_short() -> 
     assert plan_paths(deep, 1001).run != paths.run
 
 
+@pytest.mark.parametrize("state", ["/srv/my box/.tandem", "/srv/what?/.tandem", "/srv/[a]/.tandem"])
+def test_a_state_that_supervisord_would_misread_has_its_run_directory_elsewhere(state: str) -> None:
+    paths = plan_paths(Path(state), 1000)
+    assert paths.run.startswith("/tmp/tandem-1000-")
+    assert paths.state == state
+
+
 @pytest.mark.parametrize("length", range(40, 110))
 def test_every_socket_has_a_name_the_kernel_takes(length: int) -> None:
     run = plan_paths(Path("/" + "s" * length), 4_294_967_295).run
