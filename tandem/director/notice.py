@@ -86,7 +86,11 @@ def notice_answer(record: Record, answer: Answer, program: Program | None, now: 
         return become(record, ProgramState.READY, now, sentence=health.sentence)
     if health.state == "loading" and record.state is not ProgramState.LOADING:
         until = record.until if record.state is ProgramState.STARTING else now + _patience(program)
-        return become(record, ProgramState.LOADING, now, until=until, sentence=health.sentence)
+        return become(
+            record, ProgramState.LOADING, now, until=until, progress=health.progress, sentence=health.sentence
+        )
+    if record.state is ProgramState.LOADING and health.progress > record.progress:
+        record = replace(record, progress=health.progress, until=now + _patience(program))  # slow is not stuck
     if record.crashes and record.state is ProgramState.READY and now - record.since >= STABLE:
         record = replace(record, crashes=0)
     return record if record.sentence == health.sentence else replace(record, sentence=health.sentence)

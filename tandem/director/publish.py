@@ -66,7 +66,7 @@ def program_status(name: str, state: State, answer: Answer, epoch: float) -> Pro
         since=record.since + epoch if record.since else 0.0,
         restarts=record.restarts,
         sentence=f"does not answer ({answer.unanswered} of {UNANSWERED})" if silent else record.sentence,
-        progress=answer.health.progress if answer.health and record.state is ProgramState.LOADING else 1.0,
+        progress=record.progress if record.state is ProgramState.LOADING else 1.0,
     )
 
 

@@ -78,12 +78,13 @@ class Record(Struct, frozen=True):
 
     state: ProgramState = ProgramState.STOPPED
     since: float = 0.0
-    until: float = 0.0  # COMING_UP: ready by then; DRAINING, STOPPING: done by then; BACKOFF: no start before
+    until: float = 0.0  # COMING_UP: further by then; DRAINING, STOPPING: done by then; BACKOFF: no start before
     pid: int | None = None
     fingerprint: str = ""  # of the program as it was started
     live: str = ""  # fingerprint of the live values it was started with or told
     crashes: int = 0  # in a row, without a stable time between
     restarts: int = 0  # after dying by itself, since the appliance came up
+    progress: float = 0.0  # of loading, 0 to 1
     verdict: str = ""  # why the director kills this process; becomes the reason of the crash
     sentence: str = ""
 
@@ -93,7 +94,8 @@ def become(
 ) -> Record:
     """The one way into another state; an edge that `TRANSITIONS` does not draw is our bug."""
     assert state in TRANSITIONS[record.state], f"{record.state} -> {state}"
-    return replace(record, state=state, since=now, until=until, verdict="", sentence=sentence, **changes)
+    changes = {"progress": 0.0, "verdict": "", **changes}
+    return replace(record, state=state, since=now, until=until, sentence=sentence, **changes)
 
 
 def fresh(record: Record, answer: Answer) -> Health | None:

@@ -164,6 +164,17 @@ def test_not_ready_in_time_is_killed_and_counts_as_a_crash() -> None:
     assert "was not ready within 30 s" in world.record("gateway").sentence
 
 
+def test_a_slow_load_that_moves_is_not_late() -> None:
+    world = World(make_plan())
+    world.step()
+    world.step()
+    for share in (0.0, 0.1, 0.2, 0.3):
+        world.running["gateway"].health = replace(LOADING, progress=share)
+        assert world.step(29) == []
+    assert world.step(29) == []
+    assert world.step(2) == [Kill("gateway")]
+
+
 def test_a_process_that_does_not_answer_is_killed_in_the_end() -> None:
     world = up()
     world.running["engine"].unanswered = UNANSWERED - 1
