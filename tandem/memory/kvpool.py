@@ -8,10 +8,11 @@ all the pool knows: neither requests nor what a row means. It belongs to one thr
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -65,7 +66,7 @@ def memory_behind(geometry: Geometry, rows: int) -> int:
 
 @lru_cache(maxsize=4096)
 def rows_behind(geometry: Geometry, rows: int) -> int:
-    """How many rows have memory when the pages of the first `rows` rows do."""
+    """How many rows have memory, at least, when the pages of the first `rows` rows do."""
     if rows >= geometry.rows:
         return geometry.rows
     stops = [(span.stop, -(-span.stop // geometry.page) * geometry.page) for span in geometry.spans(0, rows)]
@@ -81,24 +82,99 @@ class _Rows:
     addresses: AddressRange
 
 
-@dataclass(slots=True)
-class _Slot:
-    tensors: list[_Rows] = field(default_factory=list)
-    window: int = 0  # rows of the longest tensor
-    asked: int = 0  # the pages of the first `asked` rows have memory, no others
-    rows: int = 0  # so every tensor has memory for this many
+class SlotRows:
+    """The tensors of one slot, whose rows have memory together. Made by `KVPool.slot`."""
 
-    def hold(self, rows: int) -> None:
-        self.asked = rows
-        short = (rows_behind(t.geometry, rows) for t in self.tensors if t.geometry.rows > rows)
-        self.rows = min(short, default=self.window)
+    def __init__(self, index: int, pages: PageBackend, margin_rows: int, make_room: Callable[[int], None]) -> None:
+        self.index = index
+        self._pages = pages
+        self._margin = margin_rows
+        self._make_room = make_room
+        self._tensors: list[_Rows] = []
+        self._window = 0  # rows of the longest tensor
+        self._asked = 0  # the pages of the first so many rows have memory, no others
+        self.rows = 0  # so every tensor has memory for this many
+        self.usage: tuple[Usage, ...] = ()  # by kind, in the order they were allocated
+
+    def allocate(self, shape: Sequence[int], dtype: torch.dtype, row_axis: int = 0, kind: str = "attention") -> Tensor:
+        """A tensor like `torch.empty(shape, dtype=dtype)`, but without memory for its rows.
+
+        Entry r of `row_axis` is row r; `kind` is for accounting. The tensor is the caller's, for as long as it likes.
+        Raises `CommitRefused` when there are no addresses left.
+        """
+        assert self._asked == 0, f"slot {self.index} is in use"
+        row_bytes = math.prod(shape[row_axis + 1 :]) * dtype.itemsize
+        addresses = self._pages.reserve(math.prod(shape) * dtype.itemsize, row_bytes)
+        geometry = Geometry(math.prod(shape[:row_axis]), shape[row_axis], row_bytes, addresses.page)
+        self._tensors.append(_Rows(kind, geometry, addresses))
+        self._window = max(self._window, geometry.rows)
+        self._hold(0)
+        return addresses.tensor(shape, dtype)
+
+    def commit(self, rows: int) -> int:
+        """See that the first `rows` rows, and the margin after them, have memory; returns the bytes taken.
+
+        Call it before a pass or a copy writes them. Rows that had no memory are zero. All or nothing: raises
+        `CommitRefused`, after which the slot is as it was.
+        """
+        target = self._with_margin(rows)
+        if target <= self.rows:
+            return 0
+        size = self._memory_for(target) - self.committed
+        if size:  # a page of another plane may have had these rows already
+            self._make_room(size)
+        with ExitStack() as undo:
+            for tensor in self._tensors:
+                taken = tensor.addresses.commit(tensor.geometry.spans(0, target))
+                undo.callback(tensor.addresses.give_back, taken)
+            undo.pop_all()
+        self._hold(target)
+        return size
+
+    def give_back(self, keep_rows: int) -> int:
+        """Keep the first `keep_rows` rows, return the pages past them; returns the bytes freed."""
+        if keep_rows >= self._asked:
+            return 0
+        before = self.committed
+        for tensor in self._tensors:
+            tensor.addresses.give_back(tensor.geometry.spans(keep_rows, tensor.geometry.rows))
+        self._hold(keep_rows)
+        return before - self.committed
+
+    def still_to_commit(self, rows: int) -> int:
+        """Bytes that committing `rows` rows, and the margin, would take: what admission reserves for a request."""
+        return max(0, self._memory_for(self._with_margin(rows)) - self.committed)
 
     @property
     def committed(self) -> int:
-        return sum(tensor.addresses.committed for tensor in self.tensors)
+        """Bytes of memory behind the rows."""
+        return sum(tensor.addresses.committed for tensor in self._tensors)
 
-    def memory_for(self, rows: int) -> int:
-        return sum(memory_behind(tensor.geometry, rows) for tensor in self.tensors)
+    def check_integrity(self) -> None:
+        assert self._asked <= self.rows <= self._window, f"rows of slot {self.index}"
+        assert sum(usage.committed for usage in self.usage) == self.committed, f"usage of slot {self.index}"
+        for tensor in self._tensors:
+            tensor.addresses.check_integrity()
+            expected = memory_behind(tensor.geometry, self._asked)
+            assert tensor.addresses.committed == expected, f"slot {self.index}: {tensor.kind} rows and pages"
+
+    def _with_margin(self, rows: int) -> int:
+        assert 0 <= rows <= self._window, f"{rows} rows in a window of {self._window}"
+        return min(rows + self._margin, self._window)
+
+    def _memory_for(self, rows: int) -> int:
+        return sum(memory_behind(tensor.geometry, rows) for tensor in self._tensors)
+
+    def _hold(self, rows: int) -> None:
+        """The pages of the first `rows` rows have memory now."""
+        self._asked = rows
+        short = (rows_behind(each.geometry, rows) for each in self._tensors if each.geometry.rows > rows)
+        self.rows = min(short, default=self._window)
+        self.usage = tuple(map(self._sum_up, dict.fromkeys(tensor.kind for tensor in self._tensors)))
+
+    def _sum_up(self, kind: str) -> Usage:
+        ranges = [tensor.addresses for tensor in self._tensors if tensor.kind == kind]
+        return Usage(self.index, kind, sum(each.size for each in ranges), sum(each.committed for each in ranges))
 
 
 class KVPool:
@@ -108,68 +184,12 @@ class KVPool:
         self._pages = pages
         self._margin = margin_rows
         self._make_room = make_room
-        self._slots: dict[int, _Slot] = {}
-        self._usage: tuple[Usage, ...] | None = None  # as of the last change
+        self.slots: list[SlotRows] = []
 
-    def allocate(self, slot: int, kind: str, shape: Sequence[int], dtype: torch.dtype, row_axis: int = 0) -> Tensor:
-        """A tensor for `slot` like `torch.empty(shape, dtype=dtype)`, but without memory for its rows.
-
-        Entry r of `row_axis` is row r; `kind` is for accounting. The tensor is the caller's, for as long as it likes.
-        Raises `CommitRefused` when there are no addresses left.
-        """
-        row_bytes = math.prod(shape[row_axis + 1 :]) * dtype.itemsize
-        addresses = self._pages.reserve(math.prod(shape) * dtype.itemsize, row_bytes)
-        geometry = Geometry(math.prod(shape[:row_axis]), shape[row_axis], row_bytes, addresses.page)
-        held = self._slots.setdefault(slot, _Slot())
-        assert held.asked == 0, f"slot {slot} is in use"
-        held.tensors.append(_Rows(kind, geometry, addresses))
-        held.window = max(held.window, geometry.rows)
-        self._usage = None
-        return addresses.tensor(shape, dtype)
-
-    def commit(self, slot: int, rows: int) -> int:
-        """See that the first `rows` rows of `slot`, and the margin after them, have memory; returns the bytes taken.
-
-        Call it before a pass or a copy writes them. Rows that had no memory are zero. All or nothing: raises
-        `CommitRefused`, after which the slot is as it was.
-        """
-        held = self._slots[slot]
-        target = self._with_margin(held, rows)
-        if target <= held.rows:
-            return 0
-        size = held.memory_for(target) - held.committed
-        self._make_room(size)
-        _commit_all(held.tensors, target)
-        held.hold(target)
-        self._usage = None
-        return size
-
-    def give_back(self, slot: int, keep_rows: int) -> int:
-        """Keep the first `keep_rows` rows of `slot`, return the pages past them; returns the bytes freed."""
-        held = self._slots[slot]
-        if keep_rows >= held.asked:
-            return 0
-        before = held.committed
-        for tensor in held.tensors:
-            tensor.addresses.give_back(tensor.geometry.spans(keep_rows, tensor.geometry.rows))
-        held.hold(keep_rows)
-        self._usage = None
-        return before - held.committed
-
-    def still_to_commit(self, slot: int, rows: int) -> int:
-        """Bytes that committing `rows` rows, and the margin, would take: what admission reserves for a request."""
-        held = self._slots[slot]
-        return max(0, held.memory_for(self._with_margin(held, rows)) - held.committed)
-
-    def committed_rows(self, slot: int) -> int:
-        """Rows of `slot` that have memory in every tensor."""
-        return self._slots[slot].rows
-
-    def _with_margin(self, held: _Slot, rows: int) -> int:
-        assert 0 <= rows <= held.window, f"{rows} rows in a window of {held.window}"
-        return min(rows + self._margin, held.window)
-
-    # --- accounting ---
+    def slot(self) -> SlotRows:
+        """The next slot, without tensors yet."""
+        self.slots.append(SlotRows(len(self.slots), self._pages, self._margin, self._make_room))
+        return self.slots[-1]
 
     @property
     def committed(self) -> int:
@@ -188,32 +208,9 @@ class KVPool:
 
     @property
     def usage(self) -> tuple[Usage, ...]:
-        """By slot and kind, in the order they were allocated."""
-        if self._usage is None:
-            self._usage = tuple(_sum_up(self._slots.items()))
-        return self._usage
+        """By slot and kind."""
+        return tuple(chain.from_iterable(slot.usage for slot in self.slots))
 
     def check_integrity(self) -> None:
-        for slot, held in self._slots.items():
-            assert held.asked <= held.rows <= held.window, f"rows of slot {slot}"
-            for tensor in held.tensors:
-                tensor.addresses.check_integrity()
-                expected = memory_behind(tensor.geometry, held.asked)
-                assert tensor.addresses.committed == expected, f"slot {slot}: {tensor.kind} rows and pages"
-        assert self.committed == sum(held.committed for held in self._slots.values()), "usage is up to date"
-
-
-def _commit_all(tensors: Iterable[_Rows], rows: int) -> None:
-    """Commit the first `rows` rows of all tensors, or of none."""
-    with ExitStack() as undo:
-        for tensor in tensors:
-            taken = tensor.addresses.commit(tensor.geometry.spans(0, rows))
-            undo.callback(tensor.addresses.give_back, taken)
-        undo.pop_all()
-
-
-def _sum_up(slots: Iterable[tuple[int, _Slot]]) -> Iterable[Usage]:
-    for slot, held in slots:
-        for kind in dict.fromkeys(tensor.kind for tensor in held.tensors):
-            ranges = [tensor.addresses for tensor in held.tensors if tensor.kind == kind]
-            yield Usage(slot, kind, sum(each.size for each in ranges), sum(each.committed for each in ranges))
+        for slot in self.slots:
+            slot.check_integrity()

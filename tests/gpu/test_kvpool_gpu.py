@@ -46,8 +46,9 @@ def pool(pages: object) -> KVPool:
     return KVPool(pages, MARGIN)  # type: ignore[arg-type]
 
 
-def allocate(pool: KVPool, slot: int = 0, layers: int = LAYERS) -> list[Tensor]:
-    return [pool.allocate(slot, "attention", SHAPE, torch.bfloat16, row_axis=3) for _ in range(layers)]
+def allocate(pool: KVPool, layers: int = LAYERS) -> list[Tensor]:
+    slot = pool.slot()
+    return [slot.allocate(SHAPE, torch.bfloat16, row_axis=3) for _ in range(layers)]
 
 
 def free_memory() -> int:
@@ -74,7 +75,7 @@ def test_bits_are_those_of_ordinary_tensors(pool: KVPool, rows: int) -> None:
     plain = [torch.zeros(SHAPE, dtype=torch.bfloat16, device="cuda") for _ in range(LAYERS)]
     paged = allocate(pool)
     assert all(a.stride() == b.stride() and a.dtype == b.dtype for a, b in zip(plain, paged, strict=True))
-    pool.commit(0, rows + 32)
+    pool.slots[0].commit(rows + 32)
     assert torch.equal(decode(plain, rows, 32), decode(paged, rows, 32))
     for a, b in zip(plain, paged, strict=True):
         assert torch.equal(a[:, :, :, : rows + 32], b[:, :, :, : rows + 32])
@@ -83,7 +84,7 @@ def test_bits_are_those_of_ordinary_tensors(pool: KVPool, rows: int) -> None:
 def test_a_captured_graph_reads_rows_that_were_committed_later(pool: KVPool) -> None:
     """Addresses stay, so a graph does; it is captured on committed rows and replayed after others came and went."""
     [kv] = allocate(pool, layers=1)
-    pool.commit(0, 1024)
+    pool.slots[0].commit(1024)
     query = torch.ones(1, HEADS, 1, DIM, device="cuda", dtype=torch.bfloat16)
     out = torch.empty_like(query)
 
@@ -95,8 +96,8 @@ def test_a_captured_graph_reads_rows_that_were_committed_later(pool: KVPool) -> 
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         attend()
-    pool.give_back(0, 0)
-    pool.commit(0, 1024)
+    pool.slots[0].give_back(0)
+    pool.slots[0].commit(1024)
     kv[:, :, :, :1024] = 2
     graph.replay()
     assert (out == 2).all()
@@ -106,16 +107,16 @@ def test_memory_follows_the_rows(pool: KVPool) -> None:
     before = free_memory()
     tensors = allocate(pool)
     assert before - free_memory() < 4 * MIB
-    pool.commit(0, 16_000)
+    pool.slots[0].commit(16_000)
     assert before - free_memory() == pytest.approx(pool.committed, abs=8 * MIB)
     for kv in tensors:
         assert kv[:, :, :, :16_000].count_nonzero() == 0
         kv[:, :, :, :16_000] = 1
-    pool.give_back(0, 300)
+    pool.slots[0].give_back(300)
     assert all((kv[:, :, :, :300] == 1).all() for kv in tensors)
     assert before - free_memory() == pytest.approx(pool.committed + pool.spare, abs=8 * MIB)
-    pool.commit(0, 16_000)
-    fresh = pool.committed_rows(0) // 2
+    pool.slots[0].commit(16_000)
+    fresh = pool.slots[0].rows // 2
     assert all(kv[:, :, :, fresh:16_000].count_nonzero() == 0 for kv in tensors)
     del tensors, kv
 
@@ -123,12 +124,12 @@ def test_memory_follows_the_rows(pool: KVPool) -> None:
 def test_a_commit_the_device_cannot_hold_leaves_nothing(pool: KVPool) -> None:
     free = free_memory()
     rows = free // (2 * HEADS * DIM * 2) + GIB // 1024
-    tensor = pool.allocate(0, "attention", (2, 1, HEADS, rows, DIM), torch.bfloat16, row_axis=3)
-    pool.commit(0, 100)
+    tensor = pool.slot().allocate((2, 1, HEADS, rows, DIM), torch.bfloat16, row_axis=3)
+    pool.slots[0].commit(100)
     tensor[:, :, :, :100] = 3
     committed = pool.committed
     with pytest.raises(CommitRefused, match="OUT_OF_MEMORY"):
-        pool.commit(0, rows)
+        pool.slots[0].commit(rows)
     pool.check_integrity()
     assert pool.committed == committed
     assert (tensor[:, :, :, :100] == 3).all()
@@ -141,12 +142,12 @@ def test_cost_of_commits(pool: KVPool, capsys: pytest.CaptureFixture[str]) -> No
     for times in (fresh, again):
         for rows in range(256, WINDOW, 256):
             began = time.perf_counter()
-            taken = pool.commit(0, rows)
+            taken = pool.slots[0].commit(rows)
             torch.cuda.synchronize()
             if taken:
                 times.append((time.perf_counter() - began) / (taken / (2 * MIB)))
         began = time.perf_counter()
-        freed = pool.give_back(0, 0)
+        freed = pool.slots[0].give_back(0)
         back = (time.perf_counter() - began) / (freed / (2 * MIB))
     with capsys.disabled():
         print(f"\n{torch.cuda.get_device_name()}: microseconds a page of 2 MiB")

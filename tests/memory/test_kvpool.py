@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from tandem.memory.cuda_pages import CudaPages
 from tandem.memory.host_pages import HostPages
-from tandem.memory.kvpool import Geometry, KVPool, memory_behind, rows_behind
+from tandem.memory.kvpool import Geometry, KVPool, SlotRows, memory_behind, rows_behind
 from tandem.memory.pages import CommitRefused, PageBackend
 from tandem.units import KIB
 
@@ -27,12 +28,22 @@ PAGE_384 = 128 * KIB
 PAGES_OF_ROWS = (341, 256, 655, 1310)  # the most rows a page of any tensor here holds
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Thousands of small tensor operations: threads that wait for each other on a busy machine only slow them."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 def fill(pool: KVPool, slots: int = 2, layers: int = 2) -> list[list[Tensor]]:
     """Keys and values of `layers` layers and a drafter's narrower rows, for each slot."""
     tensors = []
-    for slot in range(slots):
-        own = [pool.allocate(slot, "attention", SHAPE, torch.bfloat16) for _ in range(2 * layers)]
-        tensors.append([*own, pool.allocate(slot, "drafter", (WINDOW, 64), torch.float32)])
+    for _ in range(slots):
+        rows = pool.slot()
+        own = [rows.allocate(SHAPE, torch.bfloat16) for _ in range(2 * layers)]
+        tensors.append([*own, rows.allocate((WINDOW, 64), torch.float32, kind="drafter")])
     return tensors
 
 
@@ -65,55 +76,55 @@ def test_a_slot_costs_nothing_until_it_is_written(pool: KVPool) -> None:
     window = WINDOW * (4 * 384 + 256)
     assert pool.reserved == 2 * window
     assert pool.committed == 0
-    assert pool.committed_rows(0) == 0
+    assert pool.slots[0].rows == 0
 
 
 def test_rows_are_committed_with_the_margin(pool: KVPool) -> None:
     fill(pool)
-    taken = pool.commit(0, 341 - MARGIN)
+    taken = pool.slots[0].commit(341 - MARGIN)
     assert taken == 4 * PAGE_384 + 2 * 64 * KIB  # 341 rows: one page, and two of 256 rows for the drafter
-    assert pool.committed_rows(0) == 341
-    assert pool.commit(0, 341 - MARGIN) == 0
-    assert pool.commit(0, 342 - MARGIN) == 4 * PAGE_384
-    assert pool.committed_rows(0) == 512
-    assert pool.committed_rows(1) == 0
+    assert pool.slots[0].rows == 341
+    assert pool.slots[0].commit(341 - MARGIN) == 0
+    assert pool.slots[0].commit(342 - MARGIN) == 4 * PAGE_384
+    assert pool.slots[0].rows == 512
+    assert pool.slots[1].rows == 0
 
 
 def test_the_margin_ends_at_the_window(pool: KVPool) -> None:
     fill(pool)
-    pool.commit(0, WINDOW)
-    assert pool.committed_rows(0) == WINDOW
+    pool.slots[0].commit(WINDOW)
+    assert pool.slots[0].rows == WINDOW
     assert pool.committed == pool.reserved / 2
     with pytest.raises(AssertionError, match="window of 2048"):
-        pool.commit(0, WINDOW + 1)
+        pool.slots[0].commit(WINDOW + 1)
 
 
 def test_what_is_still_to_commit_is_what_a_commit_takes(pool: KVPool) -> None:
     fill(pool)
     for rows in (1, 100, 341, 700, 700, 2048):
-        expected = pool.still_to_commit(0, rows)
-        assert pool.commit(0, rows) == expected
-        assert pool.still_to_commit(0, rows) == 0
+        expected = pool.slots[0].still_to_commit(rows)
+        assert pool.slots[0].commit(rows) == expected
+        assert pool.slots[0].still_to_commit(rows) == 0
 
 
 def test_giving_back_keeps_the_page_of_the_last_kept_row(pool: KVPool) -> None:
     [rows, *_], *_ = fill(pool)
-    pool.commit(0, WINDOW)
+    pool.slots[0].commit(WINDOW)
     rows[:] = 1
     full = pool.committed
-    freed = pool.give_back(0, 342)
+    freed = pool.slots[0].give_back(342)
     assert freed == full - pool.committed
     assert pool.committed == 4 * 2 * PAGE_384 + 2 * 64 * KIB
-    assert pool.committed_rows(0) == 512
+    assert pool.slots[0].rows == 512
     assert (rows[:342] == 1).all()
-    assert pool.give_back(0, 342) == 0
-    pool.give_back(0, 0)
+    assert pool.slots[0].give_back(342) == 0
+    pool.slots[0].give_back(0)
     assert pool.committed == 0
 
 
 def test_usage_by_slot_and_kind(pool: KVPool) -> None:
     fill(pool)
-    pool.commit(1, 10)
+    pool.slots[1].commit(10)
     usage = {(use.slot, use.kind): (use.reserved, use.committed) for use in pool.usage}
     assert usage == {
         (0, "attention"): (4 * WINDOW * 384, 0),
@@ -125,30 +136,30 @@ def test_usage_by_slot_and_kind(pool: KVPool) -> None:
 
 def test_heads_may_lie_outside_rows(pool: KVPool) -> None:
     """[keys and values, 1, heads, rows, head_dim]: six planes, each with its own first rows."""
-    tensor = pool.allocate(0, "attention", (2, 1, 3, WINDOW, 64), torch.bfloat16, row_axis=3)
+    tensor = pool.slot().allocate((2, 1, 3, WINDOW, 64), torch.bfloat16, row_axis=3)
     plane_page = 32 * KIB  # 256 rows of 128 bytes
-    assert pool.commit(0, 256 - MARGIN) == 6 * plane_page == resident_bytes(tensor)
+    assert pool.slots[0].commit(256 - MARGIN) == 6 * plane_page == resident_bytes(tensor)
     tensor[..., :256, :] = 1
     assert resident_bytes(tensor) == pool.committed  # no page but the committed ones was touched
-    assert pool.committed_rows(0) == 256
-    pool.commit(0, WINDOW)
-    assert pool.give_back(0, 256) == 6 * (WINDOW // 256 - 1) * plane_page
+    assert pool.slots[0].rows == 256
+    pool.slots[0].commit(WINDOW)
+    assert pool.slots[0].give_back(256) == 6 * (WINDOW // 256 - 1) * plane_page
     assert tensor[..., :256, :].eq(1).all()
-    assert pool.give_back(0, 0) == 6 * plane_page
+    assert pool.slots[0].give_back(0) == 6 * plane_page
 
 
 def test_a_slot_in_use_gets_no_more_tensors(pool: KVPool) -> None:
     fill(pool)
-    pool.commit(0, 1)
+    pool.slots[0].commit(1)
     with pytest.raises(AssertionError, match="in use"):
-        pool.allocate(0, "indexer", SHAPE, torch.bfloat16)
+        pool.slots[0].allocate(SHAPE, torch.bfloat16)
 
 
 def test_a_tensor_shorter_than_the_window_holds_nobody_back(pool: KVPool) -> None:
     fill(pool, slots=1)
-    pool.allocate(0, "drafter", (300, 64), torch.float32)
-    pool.commit(0, 1000)
-    assert pool.committed_rows(0) >= 1000
+    pool.slots[0].allocate((300, 64), torch.float32, kind="drafter")
+    pool.slots[0].commit(1000)
+    assert pool.slots[0].rows >= 1000
     pool.check_integrity()
 
 
@@ -161,9 +172,9 @@ def test_no_room_no_page() -> None:
 
     pool = KVPool(HostPages(), MARGIN, refuse)
     fill(pool)
-    expected = pool.still_to_commit(0, 1)
+    expected = pool.slots[0].still_to_commit(1)
     with pytest.raises(CommitRefused, match="hard floor"):
-        pool.commit(0, 1)
+        pool.slots[0].commit(1)
     assert asked == [expected]
     assert pool.committed == 0
 
@@ -173,7 +184,7 @@ def test_room_is_asked_for_only_when_pages_are_missing() -> None:
     pool = KVPool(HostPages(), MARGIN, asked.append)
     fill(pool)
     for rows in range(1, 600):
-        pool.commit(0, rows)
+        pool.slots[0].commit(rows)
     assert len(asked) == 4  # 341, 512 and 682 rows, and the first
     assert sum(asked) == pool.committed
 
@@ -184,14 +195,14 @@ def test_a_failure_at_every_step_of_a_commit_leaks_nothing(device: str) -> None:
     world = Device(device)
     pool = KVPool(world.pages, MARGIN)
     tensors = fill(pool)
-    pool.commit(0, 300)
+    pool.slots[0].commit(300)
     for tensor in tensors[0]:
         tensor[:300] = 2
     committed, steps = pool.committed, 0
     while True:
         world.fail_in(steps)
         try:
-            pool.commit(0, 700)
+            pool.slots[0].commit(700)
         except CommitRefused:
             steps += 1
         else:
@@ -242,17 +253,17 @@ class Lives(RuleBasedStateMachine):
         self.world = Device(self.device)
         self.has_room = True
         self.pool = KVPool(self.world.pages, MARGIN, self.make_room)
-        self.tensors = [self.own(slot) for slot in range(2)]
+        self.tensors = [self.own(self.pool.slot()) for _ in range(2)]
         self.plain = [[torch.zeros_like(tensor) for tensor in own] for own in self.tensors]
         self.written = [0, 0]
         self.value = 0
 
-    def own(self, slot: int) -> list[Tensor]:
+    def own(self, rows: SlotRows) -> list[Tensor]:
         """Rows first; heads outside rows; and planes that begin within a page."""
         return [
-            self.pool.allocate(slot, "attention", SHAPE, torch.bfloat16),
-            self.pool.allocate(slot, "attention", (2, 1, 3, WINDOW, 32), torch.float16, row_axis=3).movedim(3, 0),
-            self.pool.allocate(slot, "drafter", (4, WINDOW, 25), torch.int16, row_axis=1).movedim(1, 0),
+            rows.allocate(SHAPE, torch.bfloat16),
+            rows.allocate((2, 1, 3, WINDOW, 32), torch.float16, row_axis=3).movedim(3, 0),
+            rows.allocate((4, WINDOW, 25), torch.int16, row_axis=1, kind="drafter").movedim(1, 0),
         ]
 
     def make_room(self, size: int) -> None:
@@ -262,14 +273,14 @@ class Lives(RuleBasedStateMachine):
 
     def commit(self, slot: int, rows: int) -> bool:
         """Whether it went through; if so, every row that had no memory before is zero."""
-        expected = self.pool.still_to_commit(slot, rows)
-        before, committed = self.pool.committed_rows(slot), self.pool.committed
+        expected = self.pool.slots[slot].still_to_commit(rows)
+        before, committed = self.pool.slots[slot].rows, self.pool.committed
         try:
-            assert self.pool.commit(slot, rows) == expected
+            assert self.pool.slots[slot].commit(rows) == expected
         except CommitRefused:
-            assert (self.pool.committed_rows(slot), self.pool.committed) == (before, committed)
+            assert (self.pool.slots[slot].rows, self.pool.committed) == (before, committed)
             return False
-        after = self.pool.committed_rows(slot)
+        after = self.pool.slots[slot].rows
         assert after >= min(rows + MARGIN, WINDOW)
         fresh = before + max(PAGES_OF_ROWS)  # rows of the page in which `before` ends may be old
         assert all(tensor[fresh:after].count_nonzero() == 0 for tensor in self.tensors[slot])
@@ -302,13 +313,13 @@ class Lives(RuleBasedStateMachine):
     def give_back(self, slot: int, keep: int) -> None:
         keep = min(keep, self.written[slot])
         before = self.pool.committed
-        assert self.pool.give_back(slot, keep) == before - self.pool.committed
-        assert self.pool.committed_rows(slot) <= max(keep + max(PAGES_OF_ROWS), 0)
+        assert self.pool.slots[slot].give_back(keep) == before - self.pool.committed
+        assert self.pool.slots[slot].rows <= keep + max(PAGES_OF_ROWS)
         self.written[slot] = keep
 
     @rule(slot=slots, rows=rows)
     def refuse(self, slot: int, rows: int) -> None:
-        expected = self.pool.still_to_commit(slot, rows)
+        expected = self.pool.slots[slot].still_to_commit(rows)
         self.has_room = False
         assert self.commit(slot, rows) == (expected == 0)
         self.has_room = True
