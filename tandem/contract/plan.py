@@ -185,6 +185,10 @@ class Paths(Struct, frozen=True):
         return Path(self.run, "plan.json")
 
     @property
+    def ledger(self) -> Path:
+        return Path(self.state, "ledger.sqlite")
+
+    @property
     def supervisord_socket(self) -> Path:
         return Path(self.run, "supervisord.sock")
 

@@ -25,7 +25,7 @@ from tandem.text.tokenizer import Tokenizer
 from tandem.text.vocabulary import read_vocabulary
 from tandem.units import format_duration
 
-_log = logging.getLogger("gateway")
+_log = logging.getLogger("tandem.gateway")
 
 GONE_AFTER: Final = 60  # seconds a client may leave bytes unacknowledged before the kernel closes its connection
 _KEEP_IDLE: Final = 75  # seconds an idle connection stays open for its client's next request

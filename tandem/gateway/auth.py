@@ -17,7 +17,7 @@ from typing import Final
 
 from tandem.contract.plan import KeySource
 
-_log = logging.getLogger("gateway.auth")
+_log = logging.getLogger("tandem.gateway.auth")
 
 
 class Access(Enum):

@@ -17,7 +17,7 @@ from tandem.contract.channel import ChannelClosed, connect
 from tandem.contract.messages import ApplianceState, Subscribe
 from tandem.contract.plan import Live
 
-_log = logging.getLogger("gateway.director")
+_log = logging.getLogger("tandem.gateway.director")
 
 _RETRY: Final = 0.5
 NO_NEW_REQUESTS: Final = frozenset({"draining", "stopping"})

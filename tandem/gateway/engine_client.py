@@ -22,7 +22,7 @@ from tandem.contract.channel import Channel, ChannelClosed, connect
 from tandem.contract.messages import AskHealth, Cancel, Finished, Generate, Health, Progress, Refused, Started, Tokens
 from tandem.gateway.inbox import Happening, Signal
 
-_log = logging.getLogger("gateway.engine")
+_log = logging.getLogger("tandem.gateway.engine")
 
 FIRST_DELAY: Final = 0.05
 LONGEST_DELAY: Final = 0.5

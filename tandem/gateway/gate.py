@@ -23,7 +23,7 @@ from tandem.gateway.auth import (
 from tandem.gateway.errors import ApiError
 from tandem.gateway.service import Service
 
-_log = logging.getLogger("gateway")
+_log = logging.getLogger("tandem.gateway")
 Headers: TypeAlias = dict[bytes, bytes]
 
 _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._:-]{1,128}")

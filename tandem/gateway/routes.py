@@ -22,7 +22,7 @@ from tandem.gateway.health import Ready, Summary, WholeState, readiness, summary
 from tandem.gateway.openai import ModelCard, ModelList, ModelMeta
 from tandem.gateway.service import Service
 
-_log = logging.getLogger("gateway")
+_log = logging.getLogger("tandem.gateway")
 
 
 def _errors(**sentences: str) -> dict[int, ResponseSpec]:

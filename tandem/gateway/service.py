@@ -21,7 +21,7 @@ from tandem.gateway.prompts import Prompts
 from tandem.ledger.ledger import Ledger
 from tandem.text.tokenizer import Tokenizer
 
-_log = logging.getLogger("gateway")
+_log = logging.getLogger("tandem.gateway")
 
 # What a client hears while the engine takes no requests: code and seconds until it may try again.
 _CLOSED: Final[dict[EngineState, tuple[str, float]]] = {

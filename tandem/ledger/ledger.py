@@ -14,7 +14,7 @@ import msgspec
 
 from tandem.ledger.schema import INSERT, Row, open_ledger
 
-_log = logging.getLogger("ledger")
+_log = logging.getLogger("tandem.ledger")
 
 _DAY: Final = 86400.0
 _MAX_WAITING: Final = 10_000  # rows that may wait for a slow disk; later ones are lost

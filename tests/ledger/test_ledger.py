@@ -67,7 +67,7 @@ def test_a_file_that_is_no_ledger_costs_rows_and_one_line_of_log(
 ) -> None:
     path = tmp_path / "ledger.sqlite"
     path.write_bytes(b"not a database at all, but long enough to have a header" * 10)
-    caplog.set_level(logging.INFO, "ledger")
+    caplog.set_level(logging.INFO, "tandem.ledger")
     ledger = Ledger(path, days=1)
     for n in range(3):
         ledger.write(row(f"r{n}"))
@@ -79,7 +79,7 @@ def test_a_file_that_is_no_ledger_costs_rows_and_one_line_of_log(
 def test_writing_starts_again_by_itself(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     directory = tmp_path / "state"
     directory.write_text("a file where the directory should be")
-    caplog.set_level(logging.INFO, "ledger")
+    caplog.set_level(logging.INFO, "tandem.ledger")
     ledger = Ledger(directory / "ledger.sqlite", days=1)
     ledger.write(row("lost"))
     while ledger.num_lost == 0:
