@@ -178,11 +178,13 @@ def plan_programs(
             fingerprint=short_hash((command, variables, paths, reads)),
         )
 
-    threads = str(engine.threads)  # before torch is imported: its thread pools are sized once
+    # Both are read when torch is imported. A waiting thread sleeps: one that spins takes the core from whoever it
+    # waits for as soon as anything else runs, and a step then takes ten times as long.
+    threads = {"OMP_NUM_THREADS": str(engine.threads), "OMP_WAIT_POLICY": "passive"}
     return (
         program("director", appliance, 30, limits.drain_timeout + 30, {}),
         program("gateway", gateway, 30, limits.drain_timeout + 5, {"TOKENIZERS_PARALLELISM": "false"}),
-        program("engine", engine, loading, limits.drain_timeout + 10, {"OMP_NUM_THREADS": threads}),
+        program("engine", engine, loading, limits.drain_timeout + 10, threads),
     )
 
 
