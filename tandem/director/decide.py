@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from tandem.contract.plan import Plan, Program
+from tandem.contract.plan import Placement, Plan, Program
 from tandem.director.notice import notice
 from tandem.director.state import (
     COMING_UP,
@@ -48,6 +48,7 @@ from tandem.director.state import (
     remember,
 )
 from tandem.director.trial import judge
+from tandem.residency.placement import may_load
 from tandem.units import format_duration
 
 UNANSWERED: Final = 5  # health questions in a row; one slow answer never kills a process
@@ -88,7 +89,7 @@ def steer(name: str, state: State, facts: Facts, now: float) -> tuple[Record | N
             if program is None:
                 return _put_away(name, record, state, now)
             if may_start(program, record, state, facts, now):
-                return _start(program, record, state, now), [Start(name)]
+                return _admit(program, record, state, facts, now)
         case ProgramState.STARTING | ProgramState.LOADING | ProgramState.READY:
             if not current:
                 return _retire(name, record, state, facts, now)
@@ -129,13 +130,12 @@ def may_stop(name: str, state: State, facts: Facts, now: float) -> bool:
         return True
     order = names(state)
     after = [state.programs.get(other, Record()) for other in order[order.index(name) + 1 :]]
-    engines = [other for other in programs_of(state.plan) if other.kind == "engine"]
-    busy = any(
-        (record := state.programs.get(engine.name, Record())).state is ProgramState.DRAINING
-        and not has_drained(record, facts.answers.get(engine.name, Answer()), now)
-        for engine in engines
+    engine = _engine(state.plan).name
+    record = state.programs.get(engine, Record())
+    is_busy = record.state is ProgramState.DRAINING and not has_drained(
+        record, facts.answers.get(engine, Answer()), now
     )
-    return not busy and all(record.state is ProgramState.STOPPED for record in after)
+    return not is_busy and all(record.state is ProgramState.STOPPED for record in after)
 
 
 def has_drained(record: Record, answer: Answer, now: float) -> bool:
@@ -163,10 +163,41 @@ def live_fingerprint(plan: Plan) -> str:
     return hashlib.sha256(msgspec.json.encode(plan.live)).hexdigest()[:12]
 
 
+def _engine(plan: Plan) -> Program:
+    return next(program for program in plan.programs if program.kind == "engine")
+
+
 def _is_ready(program: Program, state: State) -> bool:
     record = state.programs.get(program.name, Record())
     planned = record.fingerprint == program.fingerprint
     return record.state is ProgramState.READY and planned and not record.verdict
+
+
+def ask_residency(program: Program, state: State, facts: Facts) -> Placement | None:
+    """May this role take its memory now? None for what is not a role: gateway and engine are never asked."""
+    role = next((role for role in state.plan.roles if role.name == program.name), None)
+    if role is None:
+        return None
+    engine = facts.answers.get(_engine(state.plan).name, Answer()).health
+    return may_load(
+        role.name,
+        available=facts.memory.available,
+        engine_now=engine.resident_bytes if engine else 0,
+        declared_peak=state.plan.engine.declared_peak,
+        claim=role.claim,
+        floor=state.plan.live.floors.floor,
+        margin=state.plan.live.floors.margin,
+    )
+
+
+def _admit(program: Program, record: Record, state: State, facts: Facts, now: float) -> tuple[Record, list[Action]]:
+    """Start it, unless residency keeps its memory free; the appliance then serves without it and says why."""
+    placement = ask_residency(program, state, facts)
+    if placement is None or placement.admitted:
+        return _start(program, replace(record, placement=placement), state, now), [Start(program.name)]
+    if record.placement is not None and not record.placement.admitted:
+        return record, []  # said already; its numbers change with every look
+    return replace(record, placement=placement, sentence=placement.sentence), []
 
 
 def _start(program: Program, record: Record, state: State, now: float) -> Record:

@@ -56,18 +56,25 @@ def phase(state: State) -> str:
 def program_status(name: str, state: State, answer: Answer, epoch: float) -> ProgramStatus:
     record = state.programs.get(name, Record())
     program = state.plan.program(name)
-    failed = record.state is ProgramState.BACKOFF and record.crashes >= FAILED_AFTER
     silent = record.state is ProgramState.READY and answer.unanswered
     return ProgramStatus(
         name=name,
         kind=program.kind if program else name,
-        state="failed" if failed else str(record.state),
+        state=_word(record),
         pid=record.pid,
         since=record.since + epoch if record.since else 0.0,
         restarts=record.restarts,
         sentence=f"does not answer ({answer.unanswered} of {UNANSWERED})" if silent else record.sentence,
         progress=record.progress if record.state is ProgramState.LOADING else 1.0,
     )
+
+
+def _word(record: Record) -> str:
+    if record.state is ProgramState.BACKOFF and record.crashes >= FAILED_AFTER:
+        return "failed"
+    if record.state is ProgramState.STOPPED and record.placement is not None and not record.placement.admitted:
+        return "refused"
+    return str(record.state)
 
 
 def refused_roles(plan: Plan) -> list[ProgramStatus]:

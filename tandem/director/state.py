@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from tandem.contract.messages import Health, ReloadReport
-from tandem.contract.plan import Plan, Program
+from tandem.contract.plan import Placement, Plan, Program
 from tandem.memory.reading import MemoryReading
 
 # --- what it sees -----------------------------------------------------------------------------------------------
@@ -85,6 +85,7 @@ class Record(Struct, frozen=True):
     crashes: int = 0  # in a row, without a stable time between
     restarts: int = 0  # after dying by itself, since the appliance came up
     progress: float = 0.0  # of loading, 0 to 1
+    placement: Placement | None = None  # residency's last answer, of a role
     verdict: str = ""  # why the director kills this process; becomes the reason of the crash
     sentence: str = ""
 

@@ -167,6 +167,7 @@ class World:
     def __init__(self, plan: Plan) -> None:
         self.state = self.saved = State(plan=plan)  # `saved`: what a director that dies in a step leaves behind
         self.now = 1000.0
+        self.memory = MEMORY
         self.running: dict[str, Running] = {}
         self.exits: dict[str, str] = {}
         self.written = ""
@@ -184,7 +185,7 @@ class World:
             name: Answer(health=process.health, asked=self.now, unanswered=process.unanswered)
             for name, process in self.running.items()
         }
-        return Facts(processes=processes, answers=answers, memory=MEMORY, written=self.written)
+        return Facts(processes=processes, answers=answers, memory=self.memory, written=self.written)
 
     def step(self, seconds: float = 0.1) -> list[Action]:
         """Let time pass, decide once and obey."""

@@ -88,3 +88,13 @@ def test_a_role_that_residency_keeps_out_is_shown_with_its_reason() -> None:
     role = picture(world).programs[-1]
     assert (role.name, role.state, role.sentence) == ("narrator", "refused", "not loaded: kept free for requests")
     assert picture(world).phase == "serving"
+
+
+def test_a_role_that_is_refused_when_its_turn_comes_is_shown_the_same_way() -> None:
+    programs = [make_program(name) for name in ("gateway", "engine", "narrator")]
+    role = RolePlan("narrator", "narrator", "native", "m", "cpu", 1 << 50, Basis.ESTIMATE)
+    world = World(replace(make_plan(programs=programs), roles=(role,)))
+    world.settle()
+    shown = picture(world).programs[-1]
+    assert (shown.name, shown.state) == ("narrator", "refused")
+    assert shown.sentence.startswith("not loaded: kept free for requests")
