@@ -1,0 +1,139 @@
+"""A state's books: bytes by arithmetic, where it can go on, and that a copy is a copy."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tandem.model.delta import Rows, read, unit
+from tandem.model.indexed import BlockIndex, IndexConfig
+from tandem.model.state import KvRows, Part, Recurrent, SequenceState, Tail
+from tandem.model.tree import Tree
+
+BF16 = torch.bfloat16
+
+
+def attention(window: int, layers: int = 2) -> SequenceState:
+    return SequenceState(window, torch.float32, [[KvRows(window, 2, 4, torch.float32)] for _ in range(layers)])
+
+
+def hybrid(window: int = 16) -> SequenceState:
+    return SequenceState(
+        window,
+        torch.float32,
+        [[Recurrent(2, 3, 4), Tail((3, 5), torch.float32)], [KvRows(window, 2, 4, torch.float32)]],
+    )
+
+
+def test_bytes_a_token_of_the_27b_hybrid() -> None:
+    """16 of 64 layers keep rows: 16 x 2 x 4 heads x 256 x 2 bytes; the others cost the same at any length."""
+    linear: list[Part] = [Recurrent(48, 128, 128), Tail((3, 10240), BF16)]
+    layers = [[KvRows(8, 4, 256, BF16)] if (index + 1) % 4 == 0 else linear for index in range(64)]
+    state = SequenceState(8, BF16, layers)
+    assert state.bytes_a_token == 65_536
+    assert state.fixed_bytes == 48 * (48 * 128 * 128 * 4 + 3 * 10240 * 2)
+
+
+def test_bytes_a_token_of_flash_next() -> None:
+    """13 layers, that of the head that guesses ahead included, each with keys, values and an index key."""
+    index = IndexConfig(heads=4, dim=128, budget=2048, ratio=16)
+    layers = [[KvRows(32, 2, 256, BF16), BlockIndex(index, 32, BF16, lambda keys, places: keys)] for _ in range(13)]
+    assert SequenceState(32, BF16, layers).bytes_a_token == 29_952
+
+
+def test_rows_alone_can_be_rewound_to_anywhere() -> None:
+    state = attention(16)
+    state.begin(0, 10, settled=True)
+    assert [state.resumable(rows) for rows in (0, 4, 10)] == [0, 4, 10]
+    state.begin(4, 3, settled=True)
+    assert state.fixed_bytes == 0 and state.snapshot().bytes == 0
+
+
+def test_a_recurrent_memory_goes_on_where_it_is_or_starts_over() -> None:
+    state = hybrid()
+    state.begin(0, 10, settled=True)
+    assert [state.resumable(rows) for rows in (0, 4, 10, 12)] == [0, 0, 10, 10]
+    for start in (4, 12):
+        with pytest.raises(AssertionError, match=f"at row 10, cannot go on at {start}"):
+            state.begin(start, 1, settled=True)
+    state.begin(10, 2, settled=True)
+    state.begin(0, 1, settled=True)
+    assert state.resumable(5) == 1
+
+
+def test_starting_over_forgets_all_fixed_tensors() -> None:
+    parts: list[Part] = [Recurrent(2, 3, 4), Tail((2, 5), torch.float32), Tail((2,), torch.int64, fill=7)]
+    state = SequenceState(16, torch.float32, [parts])
+    for tensor in (each for part in parts for each in part.fixed()):
+        tensor.fill_(3)
+    state.begin(0, 1, settled=True)
+    assert [tensor.unique().tolist() for part in parts for tensor in part.fixed()] == [[0.0], [0.0], [7]]
+
+
+@pytest.mark.parametrize(("start", "rows"), [(0, 17), (16, 1), (10, 7)])
+def test_a_block_lies_inside_its_window(start: int, rows: int) -> None:
+    with pytest.raises(AssertionError, match="outside its window"):
+        attention(16).begin(start, rows, settled=True)
+
+
+def test_a_committed_path_moves_its_rows_together() -> None:
+    state = attention(16)
+    for layer in range(2):
+        state.kv(layer).copy_(torch.arange(16.0)[None, None, None, :, None].expand_as(state.kv(layer)))
+    state.begin(0, 6, settled=True)
+    state.begin(6, 5, settled=False)
+    state.commit([0, 2, 4])
+    assert state.kv(1)[1, 0, 1, :9, 0].tolist() == [0, 1, 2, 3, 4, 5, 6, 8, 10]
+    state.begin(9, 1, settled=True)
+
+
+def test_a_tree_is_settled_before_anything_else() -> None:
+    state = hybrid()
+    state.begin(0, 3, settled=False)
+    for act in (lambda: state.begin(3, 1, settled=True), state.snapshot):
+        with pytest.raises(AssertionError, match="not settled"):
+            act()
+    with pytest.raises(AssertionError, match="outside its tree"):
+        state.commit([0, 3])
+    state.begin(0, 1, settled=True)  # starting over is always possible: a failed pass leaves a tree behind
+
+
+def test_a_path_not_accepted_leaves_fixed_tensors_alone() -> None:
+    state = hybrid()
+    memory, tail = state.layers[0]
+    assert isinstance(memory, Recurrent) and isinstance(tail, Tail)
+    state.begin(0, 2, settled=True)
+    tail.rows.fill_(2)
+    memory.memory.fill_(2)
+    state.begin(2, 2, settled=False)
+    random = [torch.randn(2, 2, size, generator=torch.Generator().manual_seed(size)) for size in (3, 3, 4)]
+    rows = Rows(unit(random[0]), unit(random[1]), random[2], -torch.ones(2, 2), torch.full((2, 2), 0.5))
+    memory.hold(read(memory.memory, rows, Tree((0, 0)))[1])
+    tail.take(torch.ones(2, 5), settled=False)
+    state.commit([])
+    assert memory.memory.unique().tolist() == [2] and tail.rows.unique().tolist() == [2]
+    assert state.resumable(9) == 2
+
+
+def test_a_copy_shares_no_memory() -> None:
+    one, other = hybrid(16), hybrid(8)
+    one.begin(0, 5, settled=True)
+    one.kv(1).fill_(1)
+    one.layers[0][0].fixed()[0].fill_(1)
+    other.copy_from(one, 5)
+    kept = other.snapshot()
+    one.kv(1).fill_(2)
+    one.layers[0][0].fixed()[0].fill_(2)
+    other.layers[0][0].fixed()[0].fill_(3)
+    assert other.kv(1)[..., :5, :].unique().tolist() == [1]
+    assert kept.position == other.resumable(8) == 5 and kept.tensors[0].unique().tolist() == [1]
+    assert kept.bytes == other.fixed_bytes == 2 * 3 * 4 * 4 + 3 * 5 * 4
+
+
+def test_only_what_is_there_can_be_copied() -> None:
+    one = hybrid()
+    one.begin(0, 5, settled=True)
+    with pytest.raises(AssertionError, match="not a place to go on from"):
+        hybrid().copy_from(one, 4)
+    with pytest.raises(AssertionError, match="not a place to go on from"):
+        hybrid(4).copy_from(one, 5)
