@@ -46,9 +46,16 @@ def usage(
     if as_json:
         typer.echo(_json(totals, groups))
     else:
-        from rich.console import Console
+        _show(_table(totals, groups, days))
 
-        Console().print(_table(totals, groups, days))
+
+def _show(table: Table) -> None:
+    """A terminal that is too narrow wraps the lines; no number is ever cut."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    needed = console.measure(table, options=console.options.update(max_width=1000)).maximum
+    Console(highlight=False, soft_wrap=True, width=max(console.width, needed)).print(table)
 
 
 def _groups(words: list[str]) -> list[GroupBy]:
@@ -73,9 +80,11 @@ def _json(totals: list[Total], groups: list[GroupBy]) -> str:
 
 def _table(totals: list[Total], groups: list[GroupBy], days: int) -> Table:
     """Sums last. Read and written are tokens; cached ones were read before and cost nothing."""
+    from rich import box
     from rich.table import Table
 
-    table = Table(title=f"The last {days} days", title_justify="left", show_footer=len(totals) > 1)
+    title = f"The last {days} days" if totals else f"Nothing was asked in the last {days} days"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, show_footer=len(totals) > 1)
     for number, group in enumerate(groups):
         table.add_column(str(group), footer="" if number else "all")
     sums = _sum(totals)

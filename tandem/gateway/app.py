@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Final
 
 import uvicorn
-import uvloop
+from uvicorn.loops.auto import auto_loop_factory
 
 from tandem.contract.channel import Channel, serve
 from tandem.contract.messages import AskHealth, Health
@@ -37,7 +37,8 @@ def main(run: Path) -> None:
     set_up_logging()
     plan = read_plan(run)
     listener = bind(plan.gateway.host, plan.gateway.port)
-    uvloop.run(serve_http(plan, listener))
+    with asyncio.Runner(loop_factory=auto_loop_factory()) as runner:  # uvloop, where there is one
+        runner.run(serve_http(plan, listener))
 
 
 def bind(host: str, port: int) -> socket.socket:

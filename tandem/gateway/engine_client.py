@@ -104,7 +104,8 @@ class EngineClient:
                 continue
             _log.info("connected to the engine")
             await self._converse(channel)
-            _log.warning("the engine closed its socket; %d requests were told", self._lost())
+            lost = self._lost()
+            _log.log(logging.WARNING if lost else logging.INFO, "the engine is gone; %d requests were told", lost)
             delay = FIRST_DELAY
             await asyncio.sleep(delay)
 

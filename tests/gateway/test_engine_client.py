@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from double import EngineDouble, Job
 
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.anyio
 
 
 def health(**changes: Any) -> Health:
-    return Health(**({"ready": True, "state": "ready", "sentence": "well"} | changes))
+    return msgspec.structs.replace(Health(ready=True, state="ready", sentence="well"), **changes)
 
 
 OLD = HUNG_AFTER + 0.1
