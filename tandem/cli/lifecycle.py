@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -46,12 +48,14 @@ def up(
     """Start the appliance and stay with it. Ctrl-C lets requests finish and stops it; a second one does not wait."""
     from tandem.cli.appliance import Lock
     from tandem.cli.documents import ensure_weights
-    from tandem.cli.raising import raise_appliance
+    from tandem.cli.raising import ending_signals, raise_appliance
     from tandem.config import load
     from tandem.config.settings import as_variables
     from tandem.memory.reading import read_box
     from tandem.planner.compile import compile_plan
 
+    for number in ending_signals():  # as the first process of a container we would otherwise be deaf to them
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
     flags = _flags(overrides, profile)
     documents = load(appliance, flags)
     if Lock(_paths(documents.state)).is_held():

@@ -77,7 +77,7 @@ class Attendance:
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in ending_signals():
             loop.add_signal_handler(number, self._signalled, number)
         async with contextlib.aclosing(pictures(self._plan.paths, self._is_alive)) as stream:
             async for picture in stream:
@@ -166,10 +166,16 @@ class Attendance:
         return self._status
 
 
+def ending_signals() -> list[signal.Signals]:
+    """HUP is left alone where it is ignored: `nohup tandem up` means it."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    return [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+
+
 async def attend_existing(paths: Paths) -> int:
     """Somebody else started it: wait until it serves, or say why it does not."""
     lock, quiet_since = Lock(paths), time.monotonic()
-    with Screen() as screen:
+    with Screen(joins=True) as screen:
         async with contextlib.aclosing(pictures(paths, lock.is_held)) as stream:
             async for picture in stream:
                 if picture is None:
@@ -198,7 +204,11 @@ async def bring_down(paths: Paths) -> int:
         tidy(paths)
         print(f"nothing was running; ended {len(strays)} leftover processes" if strays else "nothing was running")
         return ExitStatus.GOOD
-    pid, plan = supervisord_pid(paths), read_plan(Path(paths.run))
+    pid = supervisord_pid(paths)
+    try:
+        plan = read_plan(Path(paths.run))
+    except OSError:
+        raise CannotStart("an `up` is just beginning here", "try again in a moment") from None
     asked = await ask_to_stop(paths)
     if not asked:
         terminate(paths)
@@ -207,7 +217,7 @@ async def bring_down(paths: Paths) -> int:
     def is_alive() -> bool:
         return lock.is_held() and time.monotonic() < deadline
 
-    with Screen() as screen:
+    with Screen(joins=True) as screen:
         async with contextlib.aclosing(pictures(paths, is_alive)) as stream:
             async for picture in stream:
                 if picture is not None:

@@ -25,14 +25,17 @@ _BAR: Final = 20  # columns of a progress bar
 
 
 class Screen:
-    """Shows pictures of one appliance. On a terminal the table is redrawn in place; otherwise each change is a line."""
+    """Shows pictures of one appliance. On a terminal the table is redrawn in place; otherwise each change is a line.
 
-    def __init__(self) -> None:
+    `joins` means that somebody else started it: what is so already is no news.
+    """
+
+    def __init__(self, *, joins: bool = False) -> None:
+        self._is_news = not joins
         self.console = Console(highlight=False, soft_wrap=True)
         self._live: Live | None = None
         self._told: dict[str, str] = {}  # program -> the state that was told last
         self._report: ReloadReport | None = None
-        self._watching = False
 
     def __enter__(self) -> Self:
         if self.console.is_terminal:
@@ -55,12 +58,12 @@ class Screen:
 
     def show(self, picture: ApplianceState) -> None:
         for program in picture.programs:
-            if self._live is None and self._told.get(program.name, "stopped") != program.state:
+            if self._live is None and self._is_news and self._told.get(program.name, "stopped") != program.state:
                 self.say(f"{program.name}: {program.state}{_because(program)}")
             self._told[program.name] = program.state
-        if picture.reload is not None and picture.reload != self._report and self._watching:
+        if picture.reload is not None and picture.reload != self._report and self._is_news:
             self.say(render_report(picture.reload))
-        self._report, self._watching = picture.reload, True  # an edit of long ago is no news
+        self._report, self._is_news = picture.reload, True
         if self._live is not None:
             self._live.update(_moving_table(picture))
 
