@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from wire_appliance import Appliance, until
+
+
+@pytest.fixture(scope="session")
+def started() -> Iterator[Appliance]:
+    appliance = Appliance()
+    up = appliance.run("up", "--detach")
+    assert up.returncode == 0, up.stdout + up.stderr
+    yield appliance
+    appliance.close()
+
+
+@pytest.fixture
+def appliance(started: Appliance) -> Appliance:
+    """The shared appliance, idle and under its plain document."""
+    started.write()
+    until(started.all_pids)
+    until(lambda: (health := started.ready_health()) and health["engine"]["running"] == 0)
+    return started
