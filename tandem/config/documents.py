@@ -7,86 +7,15 @@ such keys are optional here and say so in their description.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Final, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
-from pydantic_core import PydanticCustomError, PydanticKnownError
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from tandem.contract.plan import Basis
-from tandem.units import Bytes, Duration, parse_bytes, parse_duration
+from tandem.config.quantities import KnownBy, Size, Time, exact_duration, exact_size
+from tandem.units import Bytes, Duration
 
-# --- values with units ------------------------------------------------------------------------------------------
-
-
-def _quantity(code: str, parse: Callable[[str], float], example: str) -> Callable[[object], object]:
-    """Only a text with a unit becomes a quantity; a bare number is refused with the way to write it."""
-
-    def read(value: object) -> object:
-        if value is None:
-            return None
-        try:
-            if isinstance(value, (Mapping, tuple)):
-                raise ValueError(f"a section or a list is no quantity: write {example}")
-            if not isinstance(value, str):
-                raise ValueError(f"`{value}` has no unit: write {example}")
-            quantity = parse(value)
-            if quantity >= _TOO_LARGE:
-                raise OverflowError
-        except OverflowError:
-            raise PydanticCustomError(code, "no machine has that much") from None
-        except ValueError as error:
-            raise PydanticCustomError(code, "{reason}", {"reason": str(error)}) from None
-        return quantity
-
-    return read
-
-
-def _basis(value: object) -> Basis:
-    """YAML knows no enums: the word becomes the member."""
-    try:
-        return Basis(str(value))
-    except ValueError:
-        allowed = ", ".join(f"'{basis}'" for basis in Basis)
-        raise PydanticKnownError("enum", {"expected": allowed}) from None
-
-
-_TOO_LARGE: Final = 1 << 60  # of bytes or of seconds
-
-
-def exact_size(size: int) -> str:
-    """The shortest way to write a size so that it reads back as itself: `8 MiB`, `1.134 GiB`, `98362432 B`."""
-    for unit, width in (("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)):
-        number = f"{size / (1 << width):.3f}".rstrip("0").rstrip(".")
-        if size >= 1 << width and round(float(number) * (1 << width)) == size:
-            return f"{number} {unit}"
-    return f"{size} B"
-
-
-def exact_duration(seconds: float) -> str:
-    """The shortest way to write a duration so that it reads back as itself: `90d`, `10min`, `400ms`."""
-    for unit, length in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):
-        if seconds and seconds % length == 0:
-            return f"{int(seconds // length)}{unit}"
-    milliseconds = seconds * 1000
-    return f"{int(milliseconds)}ms" if milliseconds == int(milliseconds) else f"{seconds!r}s"
-
-
-SIZE_PATTERN: Final = r"^\s*(\d+(\.\d+)?|\d{1,3}(,\d{3})+)\s*(B|KiB|MiB|GiB|TiB)\s*$"
-TIME_PATTERN: Final = r"^\s*(\d+(\.\d+)?|\d{1,3}(,\d{3})+)\s*(ms|s|min|h|d)\s*$"
-
-Size = Annotated[
-    Bytes,
-    BeforeValidator(_quantity("bad-size", parse_bytes, "`15 GiB`, `512 MiB` or `0 B`")),
-    WithJsonSchema({"type": "string", "pattern": SIZE_PATTERN, "examples": ["15 GiB"], "title": "size"}),
-]
-Time = Annotated[
-    Duration,
-    BeforeValidator(_quantity("bad-duration", parse_duration, "`60s`, `10min` or `400ms`")),
-    WithJsonSchema({"type": "string", "pattern": TIME_PATTERN, "examples": ["60s"], "title": "duration"}),
-]
 Rows = Annotated[int, Field(ge=1, le=16_777_216)]
-KnownBy = Annotated[Basis, BeforeValidator(_basis)]
 Word = Annotated[str, Field(min_length=1, max_length=400)]
 Device = Literal["cpu", "cuda"]
 
@@ -215,7 +144,7 @@ class LimitsSection(Section):
         "timeout": "it is `request_timeout`, `queue_timeout` or `drain_timeout`",
         "max_tokens": "it is `default_max_tokens`",
     }
-    request_timeout: Time = Field(
+    request_timeout: Annotated[Time, Field(ge=1)] = Field(
         default=Duration(600.0), description="The longest a request may take, waiting included."
     )
     queue_timeout: Time = Field(
@@ -228,11 +157,11 @@ class LimitsSection(Section):
     max_queue: Annotated[int, Field(ge=0, le=100_000)] = Field(
         default=64, description="Requests that may wait; the next one is told to come back later."
     )
-    max_body: Size = Field(default=Bytes(8 << 20), description="The largest HTTP request.")
+    max_body: Annotated[Size, Field(ge=1024)] = Field(default=Bytes(8 << 20), description="The largest HTTP request.")
     default_max_tokens: Annotated[int, Field(ge=1)] = Field(
         default=2048, description="Tokens to write when a client names no limit; cut to the room of the slot."
     )
-    keepalive: Time = Field(
+    keepalive: Annotated[Time, Field(ge=0.5)] = Field(
         default=Duration(5.0), description="After this much silence a stream carries a comment line."
     )
 
@@ -263,7 +192,7 @@ class Keys(Section):
 class Ledger(Section):
     """One row a request: counts and timings, never text."""
 
-    retention: Time = Field(
+    retention: Annotated[Time, Field(ge=86400)] = Field(
         default=Duration(90 * 86400.0), description="Rows older than this are deleted, in whole days."
     )
 

@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from tandem.config.documents import Appliance, exact_duration, exact_size
+from tandem.config.documents import Appliance
+from tandem.config.quantities import exact_duration, exact_size
 from tandem.config.shape import read_shape
 from tandem.config.source import Layers, is_secret, read_tree, without_secrets
 from tandem.units import GIB

@@ -14,7 +14,7 @@ from typing import Final
 from tandem.config.documents import Appliance, Profile, Residency
 from tandem.config.names import check_names
 from tandem.config.paths import is_file, under
-from tandem.config.settings import read_overrides
+from tandem.config.settings import read_overrides, without_keys
 from tandem.config.shape import closest, read_shape, words
 from tandem.config.source import Layers, Tree, read_tree
 from tandem.config.weights import Located, locate
@@ -88,14 +88,14 @@ class _Reader:
         tree = self._tree(path, None)
         if tree is None:
             return None
-        over, problems = read_overrides(flags, _without_keys(environment, tree))
+        over, problems = read_overrides(flags, without_keys(environment, flags, tree))
         self.problems += problems
         layers = Layers((*over, tree))
         appliance, problems = read_shape(layers, Appliance)
         self.problems += problems
 
-        profile_name = _word(layers, "profile", Appliance)
-        residency_name = _word(layers, "residency", Appliance)
+        profile_name = _word(layers, "profile")
+        residency_name = _word(layers, "residency")
         profile = self._named_profile(profile_name, layers.nearest(("profile",)))
         residency = self.residency(residency_name, layers.nearest(("residency",)))
         if appliance is None or profile is None or residency is None:
@@ -220,23 +220,16 @@ def _stem(name: str) -> str:
     return Path(name).name.removesuffix(".yml").removesuffix(".yaml")
 
 
-def _word(layers: Layers, key: str, model: type[Appliance]) -> str:
+def _word(layers: Layers, key: str) -> str:
     """A name that is needed before the appliance's shape is known to be good."""
-    for tree in layers.trees:
-        value = tree.plain().get(key)
-        if value is not None:
-            return str(value) if isinstance(value, str) else str(model.model_fields[key].default)
-    return str(model.model_fields[key].default)
-
-
-def _without_keys(environment: Mapping[str, str], tree: Tree) -> Mapping[str, str]:
-    """The environment without the variable that carries the API keys: it overrides nothing and is never looked at."""
-    keys = tree.plain().get("keys")
-    name = keys.get("variable") if isinstance(keys, dict) else None
-    return {variable: value for variable, value in environment.items() if variable != name}
+    said = (tree.plain().get(key) for tree in layers.trees)
+    word = next((value for value in said if value is not None), None)
+    return word if isinstance(word, str) else str(Appliance.model_fields[key].default)
 
 
 def _shown(path: Path) -> str:
     """As the user would write it: relative to where they are, when it lies below."""
-    here = Path.cwd()
-    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except (OSError, ValueError):
+        return str(path)

@@ -60,11 +60,7 @@ def validate(layers: Layers, model: type[Model]) -> Model:
 
 
 def read_overrides(flags: Sequence[str], environment: Mapping[str, str]) -> tuple[tuple[Tree, ...], list[Problem]]:
-    """Flags and variables as trees, the strongest first, and what is wrong with their names or their syntax.
-
-    A variable that carries the keys themselves (`keys.variable` names it) must not begin with `TANDEM_`: here
-    it would be read as an override.
-    """
+    """Flags and variables as trees, the strongest first, and what is wrong with their names or their syntax."""
     trees: list[Tree] = []
     problems: list[Problem] = []
     for flag in reversed(flags):
@@ -95,6 +91,19 @@ def _add(
     problems += found
     if not found:
         trees.append(Tree(file, (line,), overlay(steps, value, key)))
+
+
+def without_keys(environment: Mapping[str, str], flags: Sequence[str], document: Tree) -> dict[str, str]:
+    """The environment without the variable that carries the API keys, whoever names it: it is no override, and is
+    never looked at."""
+    keys = document.plain().get("keys")
+    written = keys.get("variable") if isinstance(keys, dict) else None
+    named = [
+        *(flag.removeprefix("keys.variable=") for flag in flags),
+        environment.get("TANDEM_KEYS__VARIABLE"),
+        written,
+    ]
+    return {name: value for name, value in environment.items() if name not in named}
 
 
 def as_variables(flags: Sequence[str]) -> dict[str, str]:

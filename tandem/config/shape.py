@@ -16,8 +16,9 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from tandem.config.documents import Section
+from tandem.config.quantities import exact_duration, exact_size
 from tandem.config.settings import validate
-from tandem.config.source import HIDDEN, Layers, Path, dotted, without_secrets
+from tandem.config.source import HIDDEN, KeyPath, Layers, dotted, without_secrets
 from tandem.errors import Place, Problem
 
 Model = TypeVar("Model", bound=Section)
@@ -64,7 +65,7 @@ def words(names: Iterable[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Missing:
-    section: Path
+    section: KeyPath
     key: str
 
 
@@ -91,16 +92,16 @@ def _problems(error: ValidationError, layers: Layers, model: type[Section]) -> l
     return problems
 
 
-def _path(loc: tuple[int | str, ...], layers: Layers) -> Path:
+def _path(loc: tuple[int | str, ...], layers: Layers) -> KeyPath:
     """pydantic's `loc` without what stands in no document: union tags and validator names."""
-    path: Path = ()
+    path: KeyPath = ()
     for step in loc:
         if layers.place((*path, step)) is not None:
             path = (*path, step)
     return path
 
 
-def _unknown_key(path: Path, layers: Layers, model: type[Section], meant: str | None) -> Problem:
+def _unknown_key(path: KeyPath, layers: Layers, model: type[Section], meant: str | None) -> Problem:
     name = without_secrets(str(path[-1]))
     section = section_at(model, path[:-1])
     known = list(section.model_fields) if section else []
@@ -123,7 +124,7 @@ def _unknown_key(path: Path, layers: Layers, model: type[Section], meant: str | 
     return Problem("unknown-key", f"unknown key `{name}`", _key(path, layers), notes, help)
 
 
-def _cut_by_comma(path: Path, layers: Layers) -> bool:
+def _cut_by_comma(path: KeyPath, layers: Layers) -> bool:
     """The rest of a text that was not quoted inside `{ }`: a key without a value, where there is a brace before it."""
     for tree in layers.trees:
         entry = tree.entry(path)
@@ -132,7 +133,7 @@ def _cut_by_comma(path: Path, layers: Layers) -> bool:
     return False
 
 
-def _remarked(problem: Problem, model: type[Section], path: Path) -> Problem:
+def _remarked(problem: Problem, model: type[Section], path: KeyPath) -> Problem:
     for end in (len(path), len(path) - 1):
         section = section_at(model, path[:end]) if end >= 0 else None
         if section is not None and section.remark:
@@ -168,8 +169,7 @@ def _bad_value(found: ErrorDetails, layers: Layers, model: type[Section]) -> Pro
             return Problem("not-allowed", f"{shown} is not one of the words allowed here", place, notes, help)
         case kind if kind in _BOUNDS:
             key, relation = _BOUNDS[kind]
-            bound = context[key]
-            limit = f"{bound:,}" if isinstance(bound, int) else f"{bound:g}"
+            limit = _limit(context[key], value)
             return Problem("out-of-range", f"{shown} is out of range: it must be {relation} {limit}", place)
         case "string_too_short" | "string_too_long":
             return Problem("out-of-range", "this text is empty" if value == "" else "this text is too long", place)
@@ -181,6 +181,13 @@ def _bad_value(found: ErrorDetails, layers: Layers, model: type[Section]) -> Pro
             return Problem("wrong-type", message, place, (), _retyped(kind, value))
         case kind:
             return Problem(kind.replace("_", "-"), str(found["msg"]), place)
+
+
+def _limit(bound: float, value: object) -> str:
+    """A bound as the value beside it is written: with a unit when that has one."""
+    if isinstance(value, str):
+        return exact_size(int(bound)) if re.search(r"B\s*$", value) else exact_duration(bound)
+    return f"{bound:,}" if isinstance(bound, int) else f"{bound:g}"
 
 
 def _retyped(kind: str, value: object) -> str | None:
@@ -195,13 +202,13 @@ def _retyped(kind: str, value: object) -> str | None:
     return None
 
 
-def _description(model: type[Section], path: Path) -> str | None:
+def _description(model: type[Section], path: KeyPath) -> str | None:
     section = section_at(model, path[:-1])
     field = section.model_fields.get(str(path[-1])) if section else None
     return field.description if field else None
 
 
-def _key(path: Path, layers: Layers) -> Place | None:
+def _key(path: KeyPath, layers: Layers) -> Place | None:
     return layers.place(path, on_key=True) or layers.nearest(path)
 
 
@@ -243,7 +250,7 @@ def _kind_of(value: object, place: Place | None) -> str:
             return "a list"
 
 
-def section_at(model: type[Section], path: Path) -> type[Section] | None:
+def section_at(model: type[Section], path: KeyPath) -> type[Section] | None:
     """The section class that describes `path`, through optional sections, lists and named mappings."""
     section: type[Section] | None = model
     named: Any = None
@@ -274,9 +281,9 @@ def _section_in(annotation: Any) -> type[Section] | None:
     return inner if isinstance(inner, type) and issubclass(inner, Section) else None
 
 
-def _homes(model: type[Section], name: str, above: Path = ()) -> list[Path]:
+def _homes(model: type[Section], name: str, above: KeyPath = ()) -> list[KeyPath]:
     """Every place in the schema where a key of this name would be right."""
-    homes: list[Path] = []
+    homes: list[KeyPath] = []
     for key, field in model.model_fields.items():
         inner = _section_in(field.annotation)
         if key == name and above:

@@ -9,7 +9,7 @@ would make of `60:30`, `0o17` or `2026-10-06` stays text.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -18,7 +18,7 @@ import yaml
 from tandem.errors import Place, Problem
 
 Step = str | int
-Path = tuple[Step, ...]
+KeyPath = tuple[Step, ...]  # `("slots", "count")`
 Scalar = str | int | float | bool | None
 
 HIDDEN: Final = "\u2022"  # stands for each character of a secret
@@ -80,7 +80,7 @@ class Tree:
         assert isinstance(plain, dict)
         return plain
 
-    def entry(self, path: Path) -> Entry | None:
+    def entry(self, path: KeyPath) -> Entry | None:
         """The key and node at `path`; a list item has no key of its own and answers with its own span."""
         entry: Entry | None = Entry(self.root.span, self.root)
         for step in path:
@@ -89,7 +89,7 @@ class Tree:
             entry = _child(entry.node, step)
         return entry
 
-    def place(self, path: Path, *, on_key: bool = False) -> Place | None:
+    def place(self, path: KeyPath, *, on_key: bool = False) -> Place | None:
         """Where `path` stands, or None when this document does not say anything there."""
         entry = self.entry(path)
         if entry is None:
@@ -97,7 +97,7 @@ class Tree:
         collection = isinstance(entry.node.value, (Mapping, tuple)) and entry.key.line != 0
         return self.place_of(entry.key if on_key or collection else entry.node.span, path)
 
-    def place_of(self, span: Span, path: Path = ()) -> Place:
+    def place_of(self, span: Span, path: KeyPath = ()) -> Place:
         index = max(span.line, 1) - 1
         line = self.lines[index] if index < len(self.lines) else ""
         sections = path[:-1] if path else _sections_above(self.lines, index)
@@ -114,7 +114,7 @@ def _child(node: Node, step: Step) -> Entry | None:
     return None
 
 
-def dotted(path: Path) -> str:
+def dotted(path: KeyPath) -> str:
     """`slots.side_window`, `facts[2].value`."""
     text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
     return text.removeprefix(".")
@@ -224,7 +224,7 @@ class _Reader:
         if node is None or node.value is None:
             return _EMPTY
         if not isinstance(node.value, Mapping):
-            self._problem("wrong-type", "a document is made of `key: value` lines", node.span)
+            self._problem("syntax", "a document is made of `key: value` lines", node.span)
             return _EMPTY
         return node
 
@@ -342,24 +342,18 @@ class Layers:
 
     trees: tuple[Tree, ...]
 
-    def place(self, path: Path, *, on_key: bool = False) -> Place | None:
+    def place(self, path: KeyPath, *, on_key: bool = False) -> Place | None:
         for tree in self.trees:
             if (place := tree.place(path, on_key=on_key)) is not None:
                 return place
         return None
 
-    def nearest(self, path: Path) -> Place | None:
+    def nearest(self, path: KeyPath) -> Place | None:
         """The place of `path`, or of the closest section around it that is written down; never the whole document."""
         for end in range(len(path), 0, -1):
             if (place := self.place(path[:end], on_key=end < len(path))) is not None:
                 return replace(place, path=dotted(path))
         return None
-
-    def keys(self, path: Path) -> Iterator[str]:
-        for tree in self.trees:
-            entry = tree.entry(path)
-            if entry is not None and isinstance(entry.node.value, Mapping):
-                yield from entry.node.value
 
 
 def overlay(steps: Sequence[str], node: Node, key: Span) -> Node:

@@ -126,8 +126,14 @@ def test_keys_that_cannot_be_read_stop_everything(tmp_path: Path) -> None:
 
 
 def test_the_variable_that_carries_keys_is_no_override(tmp_path: Path) -> None:
+    """Whoever names it: the document, a variable or a flag."""
     path = write(tmp_path, "keys: {variable: TANDEM_API_KEYS}\n")
-    assert load(path, environment={"TANDEM_API_KEYS": "alice:x"}).appliance.keys.variable == "TANDEM_API_KEYS"
+    keys = {"TANDEM_API_KEYS": "alice:x"}
+    assert load(path, environment=keys).appliance.keys.variable == "TANDEM_API_KEYS"
+    path = write(tmp_path)
+    assert load(path, ["keys.variable=TANDEM_API_KEYS"], keys).appliance.keys.variable == "TANDEM_API_KEYS"
+    keys["TANDEM_KEYS__VARIABLE"] = "TANDEM_API_KEYS"
+    assert load(path, environment=keys).appliance.keys.variable == "TANDEM_API_KEYS"
 
 
 def test_check_tells_the_kind_by_the_folder(tmp_path: Path) -> None:

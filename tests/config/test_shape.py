@@ -14,7 +14,7 @@ from tandem.config.documents import (
     Slots,
 )
 from tandem.config.shape import closest, read_shape, section_at
-from tandem.config.source import Layers, Path, read_tree
+from tandem.config.source import KeyPath, Layers, read_tree
 from tandem.errors import Problem
 
 
@@ -38,7 +38,7 @@ def problems(text: str, model: type[Section] = Appliance) -> list[Problem]:
         (Residency, ("engines", "any"), EngineOnBox),
     ],
 )
-def test_the_section_at_a_path(model: type[Section], path: Path, section: type[Section] | None) -> None:
+def test_the_section_at_a_path(model: type[Section], path: KeyPath, section: type[Section] | None) -> None:
     assert section_at(model, path) is section
 
 
