@@ -26,16 +26,27 @@ def attend(layer: int, queries: Tensor, written: Tensor, spans: Sequence[Span]) 
     """
     mixed: list[Tensor] = []
     for span in spans:
-        kv = span.state.kv[layer]
+        kv = span.state.kv(layer)
         kv.narrow(3, span.start, span.rows).copy_(written.narrow(3, span.first, span.rows))
         if span.mask is not None:
             keys, values = kv.narrow(3, 0, span.start + span.rows).unbind(0)
             mixed.append(_attend_chunk(queries, keys, values, span.mask))
             continue
         for row in range(span.rows):
-            keys, values = kv.narrow(3, 0, span.start + row + 1).unbind(0)
+            keys, values = _seen(kv, span, row).unbind(0)
             mixed.append(_attend_row(queries[span.first + row], keys, values))
     return torch.cat(mixed) if len(mixed) > 1 else mixed[0]
+
+
+def _seen(kv: Tensor, span: Span, row: int) -> Tensor:
+    """What a row sees: all before its block, and its own path. [2, 1, kv_heads, rows, head_dim]
+
+    Behind a branch the path is gathered into line, so that the row's bits are those it gets on that path alone.
+    """
+    if span.tree.is_straight(row):
+        return kv.narrow(3, 0, span.start + row + 1)
+    path = [span.start + ancestor for ancestor in span.tree.path_to(row)]
+    return kv.index_select(3, torch.tensor([*range(span.start), *path]))
 
 
 def _attend_row(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:

@@ -85,12 +85,13 @@ class BlockIndex:
         ratio, before = self.config.ratio, start // self.config.ratio
         self._make(before)
         line = start - (ratio - 1) + tree.look_back(ratio - 1).flip(1)  # [rows, ratio]: the last tokens of each path
-        ends = (start + tree.depths + 1) % ratio  # [rows]: tokens after the last complete block
+        positions = torch.tensor([start + depth for depth in tree.depths])
+        ends = (positions + 1) % ratio  # [rows]: tokens after the last complete block
         completing = (ends == 0).nonzero().flatten()
 
         fresh = self.keys[line[completing]].float().mean(dim=1).to(self.keys.dtype)
         if completing.numel():
-            fresh = self._finish(fresh, start + tree.depths[completing] - (ratio - 1))
+            fresh = self._finish(fresh, positions[completing] - (ratio - 1))
         candidates = torch.cat([self._blocks[:before], fresh])
         tokens = torch.cat([torch.arange(before * ratio).reshape(before, ratio), line[completing]])
         visible = torch.cat([torch.ones(tree.rows, before, dtype=torch.bool), tree.ancestors[:, completing]], dim=1)

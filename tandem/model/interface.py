@@ -12,10 +12,13 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
 from tandem.model.config import ModelConfig
+from tandem.model.state import SequenceState
+from tandem.model.tree import Tree
+
+__all__ = ["Block", "Model", "SequenceState", "Wants"]
 
 
 class Wants(Enum):
@@ -26,31 +29,6 @@ class Wants(Enum):
     ALL = "all"
 
 
-class SequenceState:
-    """What the model remembers of one sequence: its KV rows. It owns neither tokens nor a length.
-
-    `keys[layer]` and `values[layer]` are [window, kv_heads, head_dim]. Row r holds position r: a pass writes rows
-    `start .. start + rows` of its block and reads rows below, so rewinding a sequence is starting lower. The
-    tensors are not initialised, so on a CPU the kernel gives memory to a row only when it is first written.
-
-    In memory heads lie outside rows (`kv[layer]` is [2, 1, kv_heads, window, head_dim], keys first): attention reads
-    one head's rows in sequence, 1.6 times faster at 1,500 rows than over rows of all heads.
-    """
-
-    def __init__(self, config: ModelConfig, window: int, dtype: torch.dtype) -> None:
-        shape = (2, 1, config.kv_heads, window, config.head_dim)
-        self.window = window
-        self.dtype = dtype
-        self.kv = [torch.empty(shape, dtype=dtype) for _ in range(config.layers)]
-        self.keys = [kv[0, 0].transpose(0, 1) for kv in self.kv]
-        self.values = [kv[1, 0].transpose(0, 1) for kv in self.kv]
-
-    @property
-    def bytes_a_token(self) -> int:
-        """Bytes one row takes, over all layers, keys and values."""
-        return sum(kv.nbytes for kv in self.kv) // self.window
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
     """The rows one sequence brings to a pass."""
@@ -59,6 +37,7 @@ class Block:
     start: int  # position of the first row in its sequence; start + rows <= state.window
     state: SequenceState
     wants: Wants = Wants.LAST
+    tree: Tree | None = None  # rows that branch: none of them stays before `state.commit` names a path
 
     @property
     def rows(self) -> int:
@@ -84,7 +63,10 @@ class Model(Protocol):
         ...
 
     def forward(self, blocks: Sequence[Block]) -> Tensor:
-        """One joint pass: writes each block's KV rows and returns float32 logits [wanted rows, vocab].
+        """One joint pass: brings each block's state forward and returns float32 logits [wanted rows, vocab].
+
+        A block starts where its state can go on (`state.resumable`). One with a tree leaves its state to be settled:
+        `state.commit(path)` before the next block.
 
         Wanted rows come in the order of the blocks, and within a block in the order of its tokens. At most one
         block a state; one thread at a time. The tensor is the caller's to change, under `torch.inference_mode`.

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from tandem.model.interface import Block, SequenceState, Wants
+from tandem.model.tree import Tree, chain
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,14 @@ class Span:
     start: int  # first row in the sequence
     first: int  # first row in the run
     rows: int
+    tree: Tree  # which row follows which
+    settled: bool  # its rows are there to stay; otherwise a path of them will be chosen
     mask: Tensor | None  # [rows, start + rows], added to scores; None for a small block, whose rows attend one by one
+
+    @property
+    def place(self) -> slice:
+        """Its rows in the run."""
+        return slice(self.first, self.first + self.rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +69,14 @@ def _stack(blocks: Sequence[Block], row_bucket: int) -> Pass:
     positions: list[int] = []
     wanted: list[int] = []
     for block in blocks:
-        assert block.rows and 0 <= block.start <= block.state.window - block.rows, "a block outside its window"
+        tree, settled = block.tree or chain(block.rows), block.tree is None
+        assert tree.rows == block.rows, "a tree of other rows than its block's"
+        block.state.begin(block.start, block.rows, settled)
         first, end = len(positions), len(positions) + block.rows
-        mask = causal_mask(block.start, block.rows, block.state.dtype) if block.rows > row_bucket else None
-        spans.append(Span(block.state, block.start, first, block.rows, mask))
-        positions += range(block.start, block.start + block.rows)
+        chunk = settled and block.rows > row_bucket
+        mask = causal_mask(block.start, block.rows, block.state.dtype) if chunk else None
+        spans.append(Span(block.state, block.start, first, block.rows, tree, settled, mask))
+        positions += [block.start + depth for depth in tree.depths]
         wanted += range({Wants.ALL: first, Wants.LAST: end - 1, Wants.NONE: end}[block.wants], end)
     return Pass(
         tokens=torch.cat([block.tokens for block in blocks]) if len(blocks) > 1 else blocks[0].tokens,

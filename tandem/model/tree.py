@@ -27,12 +27,12 @@ class Tree:
         return len(self.parents)
 
     @cached_property
-    def depths(self) -> Tensor:
-        """int64 [rows]: steps from the root, which is at 0. A row's position is its block's start plus this."""
+    def depths(self) -> Sequence[int]:
+        """Steps from the root, which is at 0. A row's position is its block's start plus this."""
         depths = [0]
         for parent in self.parents[1:]:
             depths.append(depths[parent] + 1)
-        return torch.tensor(depths)
+        return depths
 
     @cached_property
     def ancestors(self) -> Tensor:
@@ -41,6 +41,10 @@ class Tree:
         for row, parent in enumerate(self.parents[1:], start=1):
             seen[row] |= seen[parent]
         return seen
+
+    def is_straight(self, row: int) -> bool:
+        """Whether the path to `row` is all the rows up to it."""
+        return self.depths[row] == row
 
     def path_to(self, row: int) -> list[int]:
         """The rows from the root to `row`, both included."""
@@ -81,8 +85,11 @@ class Chain(Tree):
         self.parents = (0, *range(rows - 1))
 
     @cached_property
-    def depths(self) -> Tensor:
-        return torch.arange(self.rows)
+    def depths(self) -> Sequence[int]:
+        return range(self.rows)
+
+    def is_straight(self, row: int) -> bool:
+        return True
 
     @cached_property
     def ancestors(self) -> Tensor:

@@ -10,7 +10,8 @@ from tandem.model.tree import Tree, chain
 
 def test_a_small_tree() -> None:
     tree = Tree((0, 0, 1, 1, 0))
-    assert tree.depths.tolist() == [0, 1, 2, 2, 1]
+    assert tree.depths == [0, 1, 2, 2, 1]
+    assert [tree.is_straight(row) for row in range(5)] == [True, True, True, False, False]
     assert tree.path_to(3) == [0, 1, 3]
     assert tree.ancestors.int().tolist() == [
         [1, 0, 0, 0, 0],
@@ -36,7 +37,8 @@ def test_what_is_a_path() -> None:
 def test_a_chain_is_the_tree_without_branches(rows: int, reach: int) -> None:
     quick, spelled = chain(rows), Tree((0, *range(rows - 1)))
     assert quick.parents == spelled.parents
-    assert torch.equal(quick.depths, spelled.depths)
+    assert list(quick.depths) == list(spelled.depths)
+    assert all(quick.is_straight(row) and spelled.is_straight(row) for row in range(rows))
     assert torch.equal(quick.ancestors, spelled.ancestors)
     assert torch.equal(quick.look_back(reach), spelled.look_back(reach))
 

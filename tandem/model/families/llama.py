@@ -17,6 +17,7 @@ from tandem.model.interface import Block, SequenceState
 from tandem.model.layers import RmsNorm, gated_silu
 from tandem.model.passes import Pass, passes
 from tandem.model.rope import Rope, turn_
+from tandem.model.state import KvRows
 from tandem.model.weights.gguf import GgufFile
 from tandem.model.weights.quant import Compute, Dense, Int8, Projection, projection, table
 
@@ -94,7 +95,9 @@ class Llama:
     def new_state(self, window: int) -> SequenceState:
         if not 0 < window <= self.config.window:
             raise ValueError(f"a window of {window} rows; the model has 1 to {self.config.window}")
-        return SequenceState(self.config, window, self._compute.dtype)
+        config, dtype = self.config, self._compute.dtype
+        rows = [[KvRows(window, config.kv_heads, config.head_dim, dtype)] for _ in range(config.layers)]
+        return SequenceState(window, dtype, rows)
 
     @torch.inference_mode()
     def forward(self, blocks: Sequence[Block]) -> Tensor:

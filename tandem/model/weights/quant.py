@@ -51,6 +51,14 @@ class Projection(Protocol):
         ...
 
 
+class Matrix(Projection, Protocol):
+    """A projection whose rows can also be looked up: an embedding that shares its weights with the head."""
+
+    def lookup(self, tokens: Tensor) -> Tensor:
+        """int64 [rows] -> rows of the matrix, float32 [rows, in]"""
+        ...
+
+
 class Dense:
     """Weights in the activations' own dtype. Few rows are padded so that their sums keep one order (see `bucket`)."""
 
