@@ -1,0 +1,135 @@
+"""The skeleton that families share: rows enter, go through layers, leave as logits.
+
+A family decides what a layer is and how a row's residual stream looks; this only runs them, joint pass by joint
+pass. It knows no slots, no requests and no sampling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from tandem.model.bucket import RowFunction, measure_row_bucket
+from tandem.model.config import ModelConfig
+from tandem.model.interface import Block
+from tandem.model.layers import RmsNorm
+from tandem.model.passes import Pass, passes
+from tandem.model.rope import Rope
+from tandem.model.state import Part, SequenceState
+from tandem.model.weights.quant import Matrix, Projection
+
+
+class Mixer(Protocol):
+    def new_parts(self, window: int) -> list[Part]:
+        """What it keeps of one sequence."""
+        ...
+
+    def products(self) -> Iterator[Projection]:
+        """Its weight matrices."""
+        ...
+
+    def __call__(self, rows: Tensor, run: Pass, turns: Tensor) -> Tensor: ...
+
+
+class FeedForwardLike(Protocol):
+    def products(self) -> Iterator[Projection]: ...
+
+    def __call__(self, rows: Tensor) -> Tensor: ...
+
+
+class LayerLike(Protocol):
+    def new_parts(self, window: int) -> list[Part]: ...
+
+    def products(self) -> Iterator[Projection]: ...
+
+    def __call__(self, stream: Tensor, run: Pass, turns: Tensor) -> Tensor:
+        """The residual stream after the layer; may change it in place."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """Norm, mix, add; norm, feed forward, add."""
+
+    mixer_norm: RmsNorm
+    mixer: Mixer
+    feed_forward_norm: RmsNorm
+    feed_forward: FeedForwardLike
+
+    def new_parts(self, window: int) -> list[Part]:
+        return self.mixer.new_parts(window)
+
+    def products(self) -> Iterator[Projection]:
+        yield from self.mixer.products()
+        yield from self.feed_forward.products()
+
+    def __call__(self, stream: Tensor, run: Pass, turns: Tensor) -> Tensor:
+        stream += self.mixer(self.mixer_norm(stream), run, turns)
+        stream += self.feed_forward(self.feed_forward_norm(stream))
+        return stream
+
+
+class Decoder:
+    """Implements `interface.Model`."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        dtype: torch.dtype,
+        embedding: Matrix,
+        layers: Sequence[LayerLike],
+        leave: Callable[[Tensor], Tensor],  # the residual stream -> normed rows
+        head: Projection,
+        rope: Rope,
+        streams: int = 1,  # copies of a row that the layers carry: [rows, streams, hidden] when more than one
+    ) -> None:
+        self.config = config
+        self._dtype = dtype
+        self._embedding = embedding
+        self._layers = layers
+        self._leave = leave
+        self._head = head
+        self._rope = rope
+        self._streams = streams
+
+    @cached_property
+    def row_bucket(self) -> int:
+        return measure_row_bucket(self._row_functions(), self._dtype)
+
+    def new_state(self, window: int) -> SequenceState:
+        if not 0 < window <= self.config.window:
+            raise ValueError(f"a window of {window} rows; the model has 1 to {self.config.window}")
+        return SequenceState(window, self._dtype, [layer.new_parts(window) for layer in self._layers])
+
+    @torch.inference_mode()
+    def forward(self, blocks: Sequence[Block]) -> Tensor:
+        logits = [self._run(each) for each in passes(blocks, self.row_bucket)]
+        return logits[0] if len(logits) == 1 else torch.cat(logits)
+
+    def _run(self, run: Pass) -> Tensor:
+        """One run of the weights; float32 logits of the wanted rows."""
+        turns = self._rope.at(run.positions)
+        stream = self._embedding.lookup(run.tokens)  # float32 [rows, hidden]
+        if self._streams > 1:
+            stream = stream[:, None].repeat(1, self._streams, 1)
+        for layer in self._layers:
+            stream = layer(stream, run, turns)
+        if run.wanted is not None:
+            stream = stream.index_select(0, run.wanted)
+        if not stream.shape[0]:
+            return stream.new_empty(0, self.config.vocab)
+        return self._head(self._leave(stream)).float()
+
+    def _row_functions(self) -> Iterator[tuple[RowFunction, int]]:
+        """One product of each kind and shape that runs over all rows of a pass at once."""
+        seen = set()
+        for product in (self._head, *(product for layer in self._layers for product in layer.products())):
+            kind = (type(product), product.shape)
+            if kind not in seen:
+                seen.add(kind)
+                yield product, product.shape[1]

@@ -1,0 +1,243 @@
+"""The layers that look back: full attention, indexed attention, Gated DeltaNet.
+
+A mixer takes the normed rows of a run and answers what goes into the residual stream. Its projections run once over
+all rows; whatever reads or writes a sequence's state runs once a sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from tandem.model import delta
+from tandem.model.attention import attend
+from tandem.model.delta import Rows
+from tandem.model.indexed import BlockIndex, IndexConfig, attend_selected
+from tandem.model.layers import RmsNorm
+from tandem.model.passes import Pass, Span
+from tandem.model.rope import Rope, turn_
+from tandem.model.state import KvRows, Part, Recurrent, Tail
+from tandem.model.weights.quant import Projection
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionConfig:
+    heads: int
+    kv_heads: int
+    head_dim: int
+    rope_dim: int  # leading numbers of a head that are turned
+    gated: bool  # each head's answer is scaled by a gate the row brings along
+
+
+class Attention:
+    """Grouped attention with normed queries and keys. `layer` is where its rows lie in a state."""
+
+    def __init__(
+        self,
+        config: AttentionConfig,
+        layer: int,
+        inputs: Projection,  # queries, keys, values and, when gated, gates: stacked
+        output: Projection,
+        query_norm: RmsNorm,
+        key_norm: RmsNorm,
+        dtype: torch.dtype,
+    ) -> None:
+        self.config = config
+        self.inputs = inputs
+        self.output = output
+        self._layer = layer
+        self._query_norm = query_norm
+        self._key_norm = key_norm
+        self._dtype = dtype
+
+    def new_parts(self, window: int) -> list[Part]:
+        return [KvRows(window, self.config.kv_heads, self.config.head_dim, self._dtype)]
+
+    def products(self) -> Iterator[Projection]:
+        yield from (self.inputs, self.output)
+
+    def __call__(self, rows: Tensor, run: Pass, turns: Tensor) -> Tensor:
+        """[rows, hidden] -> [rows, hidden]"""
+        config = self.config
+        width, kv_width = config.heads * config.head_dim, config.kv_heads * config.head_dim
+        mixed = self.inputs(rows)
+        queries = self._query_norm(mixed[:, :width].reshape(-1, config.heads, config.head_dim).float())
+        keys = self._key_norm(mixed[:, width : width + kv_width].reshape(-1, config.kv_heads, config.head_dim).float())
+        values = mixed[:, width + kv_width : width + 2 * kv_width].view(-1, config.kv_heads, config.head_dim)
+        turn_(queries[..., : config.rope_dim], turns)
+        turn_(keys[..., : config.rope_dim], turns)
+        written = torch.stack([keys, values]).transpose(1, 2)[:, None]  # [2, 1, kv_heads, rows, head_dim]
+        answer = self._look(rows, queries, written, run, turns)
+        if config.gated:
+            answer = answer * mixed[:, width + 2 * kv_width :].sigmoid()
+        return self.output(answer)
+
+    def _look(self, rows: Tensor, queries: Tensor, written: Tensor, run: Pass, turns: Tensor) -> Tensor:
+        """Write the rows and look back: [rows, heads x head_dim]"""
+        return attend(self._layer, queries, written, run.spans)
+
+
+class IndexedAttention(Attention):
+    """Attention over what an index selects. Its parts of a state: the KV rows, then the index."""
+
+    def __init__(
+        self,
+        config: AttentionConfig,
+        layer: int,
+        inputs: Projection,
+        output: Projection,
+        query_norm: RmsNorm,
+        key_norm: RmsNorm,
+        dtype: torch.dtype,
+        index: IndexConfig,
+        index_inputs: Projection,  # the index's queries and its one key: stacked
+        index_query_norm: RmsNorm,
+        index_key_norm: RmsNorm,
+        rope: Rope,
+    ) -> None:
+        super().__init__(config, layer, inputs, output, query_norm, key_norm, dtype)
+        self.index = index
+        self.index_inputs = index_inputs
+        self._index_query_norm = index_query_norm
+        self._index_key_norm = index_key_norm
+        self._rope = rope
+
+    def new_parts(self, window: int) -> list[Part]:
+        return [*super().new_parts(window), BlockIndex(self.index, window, self._dtype, self._finish)]
+
+    def products(self) -> Iterator[Projection]:
+        yield from super().products()
+        yield self.index_inputs
+
+    def _finish(self, means: Tensor, positions: Tensor) -> Tensor:
+        keys = self._index_key_norm(means.float())[:, None]
+        turn_(keys[..., : self.config.rope_dim], self._rope.at(positions))
+        return keys[:, 0]
+
+    def _look(self, rows: Tensor, queries: Tensor, written: Tensor, run: Pass, turns: Tensor) -> Tensor:
+        index = self.index
+        mixed = self.index_inputs(rows)
+        asked = self._index_query_norm(mixed[:, : index.heads * index.dim].reshape(-1, index.heads, index.dim).float())
+        turn_(asked[..., : self.config.rope_dim], turns)
+        fresh = mixed[:, index.heads * index.dim :]
+        answers = []
+        for span in run.spans:
+            kv, part = span.state.kv(self._layer), span.state.layers[self._layer][1]
+            assert isinstance(part, BlockIndex)
+            kv.narrow(3, span.start, span.rows).copy_(written.narrow(3, span.first, span.rows))
+            part.keys[span.start : span.start + span.rows] = fresh[span.place]
+            selection = part.select(asked[span.place], span.start, span.tree)
+            keys, values = kv[:, 0].transpose(1, 2)
+            answers.append(attend_selected(queries[span.place], keys, values, selection, self.config.head_dim**-0.5))
+        return torch.cat(answers).flatten(1)
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaConfig:
+    key_heads: int
+    value_heads: int  # a multiple of key_heads; consecutive ones share a key head
+    key_dim: int
+    value_dim: int
+    taps: int  # of the convolution
+
+    @property
+    def key_width(self) -> int:
+        return self.key_heads * self.key_dim
+
+    @property
+    def value_width(self) -> int:
+        return self.value_heads * self.value_dim
+
+    @property
+    def conv_width(self) -> int:
+        return 2 * self.key_width + self.value_width
+
+
+class DeltaMixer:
+    """A Gated DeltaNet layer. Its parts of a state: the recurrent memory, then the convolution's tail."""
+
+    def __init__(
+        self,
+        config: DeltaConfig,
+        layer: int,
+        inputs: Projection,  # queries, keys, values, gates of the output, rates, decays: stacked
+        output: Projection,
+        conv: Tensor,  # float32 [conv_width, taps]
+        decay_rate: Tensor,  # float32 [value_heads], positive
+        decay_bias: Tensor,  # float32 [value_heads]
+        norm: RmsNorm,
+        gate: Callable[[Tensor], Tensor],
+        dtype: torch.dtype,
+    ) -> None:
+        self.config = config
+        self.inputs = inputs
+        self.output = output
+        self._layer = layer
+        self._conv = conv
+        self._decay_rate = decay_rate
+        self._decay_bias = decay_bias
+        self._norm = norm
+        self._gate = gate
+        self._dtype = dtype
+
+    def new_parts(self, window: int) -> list[Part]:
+        config = self.config
+        return [
+            Recurrent(config.value_heads, config.key_dim, config.value_dim),
+            Tail((config.taps - 1, config.conv_width), self._dtype),
+        ]
+
+    def products(self) -> Iterator[Projection]:
+        yield from (self.inputs, self.output)
+
+    def __call__(self, rows: Tensor, run: Pass, turns: Tensor) -> Tensor:
+        """[rows, hidden] -> [rows, hidden]"""
+        config = self.config
+        heads = config.value_heads
+        mixed, gates, rates, decays = torch.split(
+            self.inputs(rows), [config.conv_width, config.value_width, heads, heads], dim=1
+        )
+        rates = rates.float().sigmoid()
+        log_decay = -self._decay_rate * functional.softplus(decays.float() + self._decay_bias)
+        read = torch.cat([self._recur(mixed, rates, log_decay, span) for span in run.spans])
+        gated = self._norm(read).float() * self._gate(gates.float().view(-1, heads, config.value_dim))
+        return self.output(gated.flatten(1).to(rows.dtype))
+
+    def _recur(self, mixed: Tensor, rates: Tensor, log_decay: Tensor, span: Span) -> Tensor:
+        """One block through convolution and recurrence: float32 [rows, value_heads, value_dim]"""
+        config = self.config
+        memory, tail = span.state.layers[self._layer][:2]
+        assert isinstance(memory, Recurrent) and isinstance(tail, Tail)
+        fresh = mixed[span.place]
+        look_back = span.tree.look_back(config.taps - 1)
+        convolved = functional.silu(delta.causal_conv(tail.rows.float(), fresh.float(), self._conv, look_back))
+        rows = self._bring(convolved, rates[span.place], log_decay[span.place])
+        tail.take(fresh, span.settled)
+        if span.settled:
+            # A few rows are taken one by one: their bits are then those of decoding.
+            read = delta.scan if span.mask is not None else delta.walk
+            return read(memory.memory, rows).transpose(0, 1)
+        outputs, corrections = delta.read(memory.memory, rows, span.tree)
+        memory.hold(corrections)
+        return outputs.transpose(0, 1)
+
+    def _bring(self, convolved: Tensor, rates: Tensor, log_decay: Tensor) -> Rows:
+        config = self.config
+        queries, keys, values = torch.split(convolved, [config.key_width, config.key_width, config.value_width], dim=1)
+        shared = config.value_heads // config.key_heads
+
+        def by_head(flat: Tensor) -> Tensor:
+            heads = delta.unit(flat.view(flat.shape[0], config.key_heads, config.key_dim))
+            return heads.repeat_interleave(shared, dim=1).transpose(0, 1)
+
+        return Rows(
+            queries=by_head(queries) * config.key_dim**-0.5,
+            keys=by_head(keys),
+            values=values.reshape(-1, config.value_heads, config.value_dim).transpose(0, 1),
+            log_decay=log_decay.T,
+            rates=rates.T,
+        )
