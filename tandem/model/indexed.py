@@ -19,27 +19,11 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from tandem.model.config import IndexConfig
 from tandem.model.tree import Tree
 
 ROWS_AT_ONCE: Final = 16
 """Rows whose selected KV is gathered together: a prompt's chunk would take gigabytes at once."""
-
-
-@dataclass(frozen=True, slots=True)
-class IndexConfig:
-    heads: int
-    dim: int
-    budget: int  # tokens of complete blocks a row attends to, a multiple of `ratio`
-    ratio: int  # tokens a block
-
-    @property
-    def most_blocks(self) -> int:
-        return self.budget // self.ratio
-
-    @property
-    def most_rows(self) -> int:
-        """Most tokens a row attends to: the budget and an incomplete block."""
-        return self.budget + self.ratio - 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)

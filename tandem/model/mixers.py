@@ -7,7 +7,6 @@ all rows; whatever reads or writes a sequence's state runs once a sequence.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -15,22 +14,14 @@ from torch.nn import functional
 
 from tandem.model import delta
 from tandem.model.attention import attend
+from tandem.model.config import AttentionConfig, DeltaConfig, IndexConfig
 from tandem.model.delta import Rows
-from tandem.model.indexed import BlockIndex, IndexConfig, attend_selected
+from tandem.model.indexed import BlockIndex, attend_selected
 from tandem.model.layers import RmsNorm
 from tandem.model.passes import Pass, Span
 from tandem.model.rope import Rope, turn_
 from tandem.model.state import KvRows, Part, Recurrent, Tail
 from tandem.model.weights.quant import Projection
-
-
-@dataclass(frozen=True, slots=True)
-class AttentionConfig:
-    heads: int
-    kv_heads: int
-    head_dim: int
-    rope_dim: int  # leading numbers of a head that are turned
-    gated: bool  # each head's answer is scaled by a gate the row brings along
 
 
 class Attention:
@@ -134,27 +125,6 @@ class IndexedAttention(Attention):
             keys, values = kv[:, 0].transpose(1, 2)
             answers.append(attend_selected(queries[span.place], keys, values, selection, self.config.head_dim**-0.5))
         return torch.cat(answers).flatten(1)
-
-
-@dataclass(frozen=True, slots=True)
-class DeltaConfig:
-    key_heads: int
-    value_heads: int  # a multiple of key_heads; consecutive ones share a key head
-    key_dim: int
-    value_dim: int
-    taps: int  # of the convolution
-
-    @property
-    def key_width(self) -> int:
-        return self.key_heads * self.key_dim
-
-    @property
-    def value_width(self) -> int:
-        return self.value_heads * self.value_dim
-
-    @property
-    def conv_width(self) -> int:
-        return 2 * self.key_width + self.value_width
 
 
 class DeltaMixer:

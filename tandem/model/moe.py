@@ -17,14 +17,6 @@ from tandem.model.weights.quant import Projection
 
 
 @dataclass(frozen=True, slots=True)
-class ExpertsConfig:
-    experts: int
-    chosen: int  # experts a row
-    width: int  # feed-forward width of one
-    shared_width: int
-
-
-@dataclass(frozen=True, slots=True)
 class FeedForward:
     """The dense form, and one expert."""
 

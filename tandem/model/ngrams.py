@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from tandem.model import delta
+from tandem.model.config import NgramConfig
 from tandem.model.hyper import StreamNorm
 from tandem.model.passes import Pass, Span
 from tandem.model.state import Part, Tail
@@ -25,28 +26,6 @@ from tandem.model.weights.quant import Projection
 
 _GOLDEN: Final = 0x9E3779B97F4A7C15  # of SplitMix64 (Steele, Lea, Flood, 2014), as are the constants in `_scramble`
 _LAYER_STEP: Final = 10007  # how far apart the seeds of two layers lie
-
-
-@dataclass(frozen=True, slots=True)
-class NgramConfig:
-    layers: tuple[int, ...]  # which layers have one, from 0
-    width: int  # of all heads together
-    longest: int  # tokens of the longest n-gram
-    heads: int  # for each length from 2 up
-    smallest_vocabulary: int
-    padding: int  # the table's rows are a multiple of it
-    parts: int  # tensors the table lies in
-    seed: int
-    taps: int  # of the convolution, which looks back `longest` rows a tap
-    separator: int  # n-grams do not reach across this token
-
-    @property
-    def all_heads(self) -> int:
-        return self.heads * (self.longest - 1)
-
-    @property
-    def reach(self) -> int:
-        return (self.taps - 1) * self.longest
 
 
 @dataclass(frozen=True, slots=True, eq=False)

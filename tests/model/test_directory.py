@@ -10,14 +10,16 @@ from typing import Any
 
 import pytest
 import torch
-from checkpoints import WINDOW, random_tokens, reference_logits, save
+from checkpoints import FAMILIES, WINDOW, random_tokens, reference_logits, save
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from tandem.model.families.architecture import read_architecture
 from tandem.model.families.directory import open_checkpoint
+from tandem.model.families.fields import Fields
 from tandem.model.interface import Block, Wants
 from tandem.model.weights.quant import Compute
-from tandem.model.weights.safetensors import WrongWeights
+from tandem.model.weights.safetensors import CONFIG, WrongWeights, read_config
 
 TOKENS = random_tokens(24, 1)
 
@@ -157,3 +159,12 @@ def test_a_nan_weight_is_named_and_nothing_is_left(tmp_path: Path) -> None:
         open_checkpoint(tmp_path, Compute.FLOAT32)
     mapped = Path("/proc/self/maps").read_text()
     assert str(tmp_path) not in mapped
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_size_of_a_state_follows_from_the_configuration(tmp_path: Path, family: str) -> None:
+    save(family, tmp_path)
+    architecture = read_architecture(Fields(tmp_path / CONFIG, read_config(tmp_path)))
+    state = open_checkpoint(tmp_path, Compute.FLOAT32).new_state(WINDOW)
+    assert state.bytes_a_token == architecture.bytes_a_token(4)
+    assert state.fixed_bytes == architecture.fixed_bytes(4)

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tandem.model.indexed import BlockIndex, IndexConfig, attend_selected
+from tandem.model.config import IndexConfig
+from tandem.model.indexed import BlockIndex, attend_selected
 from tandem.model.tree import Tree, chain
 
 CONFIG = IndexConfig(heads=5, dim=8, budget=8, ratio=4)

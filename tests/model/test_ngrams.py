@@ -7,7 +7,8 @@ import torch
 import transformers
 from transformers.models.qwen4_exp.modeling_qwen4_exp import Qwen4ExpTextNGramEmbedding
 
-from tandem.model.ngrams import Hashing, NgramConfig, hashing, look_at, table_rows
+from tandem.model.config import NgramConfig
+from tandem.model.ngrams import Hashing, hashing, look_at, table_rows
 
 SEPARATOR = 1
 

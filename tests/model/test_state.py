@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tandem.model.config import IndexConfig
 from tandem.model.delta import Rows, read, unit
-from tandem.model.indexed import BlockIndex, IndexConfig
+from tandem.model.indexed import BlockIndex
 from tandem.model.state import KvRows, Part, Recurrent, SequenceState, Tail
 from tandem.model.tree import Tree
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
+from tandem.model.config import AttentionConfig, ExpertsConfig
+from tandem.model.families.architecture import Architecture, Gate
 from tandem.model.layers import RmsNorm
-from tandem.model.mixers import Attention, AttentionConfig, DeltaConfig, DeltaMixer
-from tandem.model.moe import Experts, ExpertsConfig, FeedForward
+from tandem.model.mixers import Attention, DeltaMixer
+from tandem.model.moe import Experts, FeedForward
 from tandem.model.weights.checkpoint import Source
 from tandem.model.weights.quant import Compute, Dense, Int8, Matrix
 
@@ -128,7 +132,9 @@ class Reading:
         queries, keys = queries[turning_rows(order, config.heads)], keys[turning_rows(order, config.kv_heads)]
         return self.held(torch.cat([queries, keys, values, *gates]))
 
-    def delta(self, config: DeltaConfig, hidden: int, index: int, gate: Callable[[Tensor], Tensor]) -> DeltaMixer:
+    def delta(self, architecture: Architecture, index: int) -> DeltaMixer:
+        config, hidden = architecture.delta, architecture.model.hidden
+        assert config is not None, "a linear layer of a model without any"
         heads = config.value_heads
         inputs = [
             ("in_proj_qkv", config.conv_width),
@@ -145,9 +151,19 @@ class Reading:
             self.tensor("A_log", heads).exp(),
             self.tensor("dt_bias", heads),
             self.norm("norm", config.value_dim, plain=True),
-            gate,
+            _GATES[architecture.gate],
             self.compute.dtype,
         )
+
+    def ends(self, body: Reading, architecture: Architecture) -> tuple[Matrix, Matrix]:
+        """Embedding and head, which may be one."""
+        model = architecture.model
+        embedding = body.product(model.hidden, [("embed_tokens", model.vocab)])
+        head = embedding if architecture.tied else self.product(model.hidden, [("lm_head", model.vocab)])
+        return embedding, head
+
+
+_GATES: Final[dict[Gate, Callable[[Tensor], Tensor]]] = {Gate.SILU: functional.silu, Gate.SIGMOID: torch.sigmoid}
 
 
 def turning_order(head_dim: int, rope_dim: int) -> Tensor:
