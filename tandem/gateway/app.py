@@ -10,6 +10,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
+import psutil
 import uvicorn
 from uvicorn.loops.auto import auto_loop_factory
 
@@ -49,7 +50,7 @@ def bind(host: str, port: int) -> socket.socket:
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        listener = socket.create_server((host, port), family=family, backlog=2048)
+        listener = socket.create_server((host, port), family=family, backlog=2048, dualstack_ipv6=host == "::")
     except OSError as error:
         raise CannotStart(
             f"{host}:{port} cannot be bound: {error.strerror}", "`listen.port` in appliance.yaml chooses another port"
@@ -60,17 +61,19 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 async def serve_http(plan: Plan, listener: socket.socket) -> None:
+    """Until a signal. A background task that fails ends the process, which is started anew: better than half of it."""
     service = Service(plan, Tokenizer(read_vocabulary(Path(plan.gateway.weights))))
     server = DrainingServer(service)
     own = plan.program("gateway")
-    background = [asyncio.create_task(service.engine.run()), asyncio.create_task(service.director.run())]
-    if own is not None and own.socket is not None:
-        background.append(asyncio.create_task(answer_health(Path(own.socket), service, server)))
     try:
-        await server.serve(sockets=[listener])
+        async with asyncio.TaskGroup() as group:
+            background = [group.create_task(service.engine.run()), group.create_task(service.director.run())]
+            if own is not None and own.socket is not None:
+                background.append(group.create_task(answer_health(Path(own.socket), service, server)))
+            await server.serve(sockets=[listener])
+            for task in background:
+                task.cancel()
     finally:
-        for task in background:
-            task.cancel()
         service.ledger.close()
 
 
@@ -137,5 +140,9 @@ async def answer_health(path: Path, service: Service, server: uvicorn.Server) ->
 def health_of(service: Service, has_started: bool) -> Health:
     state = "draining" if service.is_draining else "ready" if has_started else "loading"
     return Health(
-        ready=has_started, state=state, sentence=f"{service.in_flight} requests in flight", running=service.in_flight
+        ready=has_started,
+        state=state,
+        sentence=f"{service.in_flight} requests in flight",
+        running=service.in_flight,
+        resident_bytes=psutil.Process().memory_info().rss,
     )

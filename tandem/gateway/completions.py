@@ -27,10 +27,8 @@ class Completions:
             return [prompts.of_ids(ids, "prompt")]
         if ids:
             raise ApiError(400, "invalid_value", "`prompt`: token ids stand in a list of their own", param="prompt")
-        return [await self._one(item, f"prompt[{n}]", prompts) for n, item in enumerate(wanted.prompt)]
-
-    async def _one(self, item: str | int | list[int], param: str, prompts: Prompts) -> Prompt:
-        return await prompts.of_text(item, param) if isinstance(item, str) else prompts.of_ids(item, param)  # type: ignore[arg-type]
+        texts_or_lists = [item for item in wanted.prompt if not isinstance(item, int)]
+        return [await _prompt(item, f"prompt[{n}]", prompts) for n, item in enumerate(texts_or_lists)]
 
     def max_tokens(self, wanted: CompletionRequest) -> int | None:
         return wanted.max_tokens
@@ -41,6 +39,10 @@ class Completions:
     def whole(self, identity: Identity, written: list[Written], usage: Usage) -> bytes:
         choices = [TextChoice(w.index, w.text, finish_word(w.reason)) for w in written]
         return _encode(Completion(identity.id, identity.created, identity.model, choices, usage, written[0].timings))
+
+
+async def _prompt(item: str | list[int], param: str, prompts: Prompts) -> Prompt:
+    return await prompts.of_text(item, param) if isinstance(item, str) else prompts.of_ids(item, param)
 
 
 class CompletionChunks:

@@ -21,6 +21,12 @@ _BODIES: Final[dict[str, tuple[type[Struct], type[Struct]]]] = {
     "/v1/chat/completions": (ChatRequest, ChatCompletion),
     "/v1/completions": (CompletionRequest, Completion),
 }
+_EVENT: Final = {
+    "type": "object",
+    "description": "With `stream`: one event.",
+    "required": ["data"],
+    "properties": {"data": {"type": "string", "description": "JSON of a chunk or of an error; `[DONE]` last"}},
+}
 _KEYS: Final[dict[str, SecurityScheme | Reference]] = {
     "bearer": SecurityScheme(type="http", scheme="bearer"),
     "x-api-key": SecurityScheme(type="apiKey", name="x-api-key", security_scheme_in="header"),
@@ -54,8 +60,10 @@ def _complete(path: str, operation: dict[str, Any]) -> None:
         return
     body, answer = (_reference(kind) for kind in _BODIES[path])
     operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": body}}}
-    events = {"schema": {"type": "string"}}
-    operation["responses"]["200"]["content"] = {"application/json": {"schema": answer}, "text/event-stream": events}
+    operation["responses"]["200"]["content"] = {
+        "application/json": {"schema": answer},
+        "text/event-stream": {"schema": _EVENT},
+    }
 
 
 def _any_of(part: Any) -> Any:

@@ -84,9 +84,8 @@ REFUSALS: Final[dict[RefusalCode, tuple[int, float | None]]] = {
 
 def from_refusal(refused: Refused) -> ApiError:
     status, wait = REFUSALS[refused.code]
-    param = "messages" if refused.code == RefusalCode.TOO_LONG else None
     wait = refused.retry_after if refused.retry_after is not None else wait
-    return ApiError(status, refused.code, refused.sentence, param=param, retry_after=wait, source="engine")
+    return ApiError(status, refused.code, refused.sentence, retry_after=wait, source="engine")
 
 
 def queue_full(refused: Refused, max_queue: int) -> ApiError:

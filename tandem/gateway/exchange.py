@@ -56,6 +56,7 @@ class Exchange(Generic[Wanted]):
 
     async def _read(self, scope: Scope, receive: Receive) -> Wanted:
         body = await read_body(scope, receive, self._live.limits.max_body)
+        self._arrived = time.perf_counter()
         wanted, ignored = parse(self._dialect.request, body)
         self._account.streamed = bool(wanted.stream)
         if ignored:
@@ -77,7 +78,7 @@ class Exchange(Generic[Wanted]):
             window=service.plan.gateway.window,
             scope=self._account.caller.scope,
         )
-        service.metrics.reading.inc(time.monotonic() - self._account.began)
+        service.metrics.reading.inc(time.perf_counter() - self._arrived)
         return job
 
     async def _stream(self, running: RunningCall, job: Job, wants_usage: bool, send: Send) -> None:

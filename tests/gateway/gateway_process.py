@@ -14,8 +14,8 @@ from pathlib import Path
 from socket import create_connection, create_server
 
 import httpx
-from conftest import make_live, make_plan
-from double import EngineDouble
+from engine_double import EngineDouble
+from gateway_appliance import make_live, make_plan
 
 from tandem.contract.plan import Plan, encode_plan
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from double import EngineDouble, Job
+from engine_double import EngineDouble, Job
 
 from tandem.contract.messages import (
     Finished,

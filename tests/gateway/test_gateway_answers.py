@@ -9,15 +9,14 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-from conftest import MODEL, Appliance, Start
-from double import Job
+from engine_double import Job
+from gateway_appliance import MODEL, TEXT, Appliance, Start
 
 from tandem.contract.messages import FinishReason
 from tandem.gateway.openai import ChatCompletion, Completion
 from tandem.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.anyio
-TEXT = "Hello, world! 🙂🏽 This is the end."
 USER: Any = [{"role": "user", "content": "hi"}]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Start, make_live
+from gateway_appliance import Start, make_live
 
 from tandem.contract.plan import KeySource
 from tandem.gateway.auth import ROUTES, Access

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,12 +16,14 @@ from typing import Any
 import httpx
 import psutil
 import pytest
-from conftest import make_plan
-from double import Job
-from process import GatewayProcess, gateway_process
+from engine_double import Job
+from gateway_appliance import make_plan
+from gateway_process import GatewayProcess, gateway_process
 
 from tandem.contract.channel import ask_health
 from tandem.contract.plan import encode_plan
+from tandem.gateway.app import bind, serve_http
+from tandem.gateway.engine_client import EngineClient
 from tandem.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.wire
@@ -102,6 +105,24 @@ def test_a_taken_port_is_told_in_words(gateway: GatewayProcess, tmp_path: Path, 
     assert done.returncode == 3
     assert "cannot be bound" in done.stderr and "listen.port" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_an_ipv6_wildcard_takes_ipv4_too() -> None:
+    with bind("::", 0) as listener, socket.create_connection(("127.0.0.1", listener.getsockname()[1])):
+        accepted, _ = listener.accept()
+        accepted.close()
+
+
+def test_a_part_that_fails_ends_the_process_rather_than_leaving_half_of_it(
+    tmp_path: Path, weights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(_: object) -> None:
+        await asyncio.sleep(0.1)
+        raise RuntimeError("our bug")
+
+    monkeypatch.setattr(EngineClient, "run", fails)
+    with pytest.raises(ExceptionGroup, match="unhandled errors"):
+        asyncio.run(serve_http(make_plan(tmp_path, weights), bind("127.0.0.1", 0)))
 
 
 def test_a_token_costs_a_fraction_of_a_millisecond(gateway: GatewayProcess, record_property: Any) -> None:

@@ -15,8 +15,8 @@ import httpx
 import msgspec
 import openai
 import pytest
-from conftest import MODEL, Appliance, Start, make_live
-from double import Job
+from engine_double import Job
+from gateway_appliance import MODEL, Appliance, Start, make_live
 
 from tandem.contract.channel import Channel, serve
 from tandem.contract.messages import (
@@ -234,7 +234,6 @@ async def test_loading_is_told_with_progress_until_the_engine_is_ready(start: St
         appliance.engine.health = {}
         await appliance.until(lambda: appliance.service.engine.status.state == "ready")
         assert (await appliance.chat()).status_code == 200
-        appliance.engine.die()
 
 
 async def test_a_reader_that_stalls_is_given_up(start: Start) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 import httpx
 import pytest
 import schemathesis
+from gateway_process import GatewayProcess, gateway_process
 from hypothesis import given, settings
 from hypothesis.errors import Unsatisfiable
-from process import GatewayProcess, gateway_process
 
 from tandem.gateway.auth import ROUTES
 from tandem.text.tokenizer import Tokenizer
