@@ -21,7 +21,7 @@ from tandem.engine.engine import Engine, World
 from tandem.engine.letters import Link, Received, Sent
 from tandem.memory.reading import read_memory
 from tandem.model.interface import Model
-from tandem.model.load import load
+from tandem.model.loading import load
 from tandem.units import format_bytes
 
 log = logging.getLogger("tandem.engine")

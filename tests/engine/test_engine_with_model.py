@@ -20,7 +20,7 @@ from tandem.contract.messages import Generate, Sampling
 from tandem.engine.engine import Engine, World
 from tandem.engine.letters import Sent
 from tandem.model.interface import Model
-from tandem.model.load import load
+from tandem.model.loading import load
 from tandem.text.tokenizer import Tokenizer
 from tandem.text.vocabulary import read_vocabulary
 

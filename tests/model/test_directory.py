@@ -18,6 +18,7 @@ from tandem.model.families.architecture import read_architecture
 from tandem.model.families.directory import open_checkpoint
 from tandem.model.families.fields import Fields
 from tandem.model.interface import Block, Wants
+from tandem.model.loading import load
 from tandem.model.weights.quant import Compute
 from tandem.model.weights.safetensors import CONFIG, WrongWeights, read_config
 
@@ -168,3 +169,15 @@ def test_the_size_of_a_state_follows_from_the_configuration(tmp_path: Path, fami
     state = open_checkpoint(tmp_path, Compute.FLOAT32).new_state(WINDOW)
     assert state.bytes_a_token == architecture.bytes_a_token(4)
     assert state.fixed_bytes == architecture.fixed_bytes(4)
+
+
+def test_one_door_for_files_and_directories(tmp_path: Path) -> None:
+    reference, threads = save("qwen3", tmp_path), torch.get_num_threads()
+    heard: list[float] = []
+    try:
+        model = load(tmp_path, "float32", threads=1, progress=heard.append)
+        read = model.forward([Block(TOKENS, 0, model.new_state(WINDOW), Wants.ALL)])
+    finally:
+        torch.set_num_threads(threads)
+    torch.testing.assert_close(read, reference_logits(reference, TOKENS), atol=1e-4, rtol=0)
+    assert heard == sorted(heard) and heard[-1] == 1.0

@@ -14,14 +14,15 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final, Self
+from typing import TYPE_CHECKING, BinaryIO, Final, Self
 
 import gguf
 import numpy as np
-import torch
-from torch import Tensor
 
 from tandem.errors import CannotStart
+
+if TYPE_CHECKING:
+    from torch import Tensor  # headers are read without torch; what returns tensors imports it
 
 Value = int | float | bool | str | tuple[int | float | bool, ...] | None  # None: a list of strings, passed over
 
@@ -74,6 +75,8 @@ class StoredTensor:
 
     def float32(self) -> Tensor:
         """The weights in full. Raises `CannotStart` when one of them is not a finite number."""
+        import torch
+
         data = self.file.read(self)
         if self.kind is _KIND.F32:
             weights = torch.frombuffer(data, dtype=torch.float32).clone()
@@ -85,6 +88,8 @@ class StoredTensor:
 
     def four_bit(self) -> FourBit:
         """The weights of a Q4_0 or Q4_1 matrix without loss. Raises `CannotStart` as `float32` does."""
+        import torch
+
         assert self.is_four_bit
         has_minimum = self.kind is _KIND.Q4_1
         groups = self.shape[-1] // _BLOCK
@@ -100,6 +105,8 @@ class StoredTensor:
         )
 
     def _finite(self, numbers: Tensor) -> Tensor:
+        import torch
+
         if not math.isfinite(numbers.sum(dtype=torch.float64).item()):  # any nan or infinity reaches the sum
             raise CannotStart(f"tensor `{self.name}` in {self.file.path} holds numbers that are not finite")
         return numbers

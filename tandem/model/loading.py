@@ -1,4 +1,4 @@
-"""From a weights file to a model that can run."""
+"""From weights on disk to a model that can run."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Final
 import torch
 
 from tandem.errors import CannotStart
+from tandem.model.families.directory import open_checkpoint
 from tandem.model.families.llama import Llama
 from tandem.model.interface import Model
 from tandem.model.weights.gguf import GgufFile
@@ -18,13 +19,17 @@ _FAMILIES: Final = {"llama": Llama}
 
 
 def load(path: Path, compute: str, threads: int, progress: Callable[[float], None] = lambda share: None) -> Model:
-    """Read `path` (GGUF) and make it ready to run with `compute` (a `Compute` value) on `threads` threads.
+    """Read `path` and make it ready to run with `compute` (a `Compute` value) on `threads` threads.
+
+    `path` is a GGUF file or a checkpoint directory (`config.json` and safetensors).
 
     Sets torch's thread count for the process: row bits are measured, and promised, for that count. `progress`
     hears the loaded share, 0 to 1. Raises `CannotStart` with one sentence for a file that is missing, truncated,
     of another architecture, or whose tensors are not what the architecture needs.
     """
     torch.set_num_threads(threads)
+    if path.is_dir():
+        return open_checkpoint(path, Compute(compute), progress)
     with GgufFile(path) as file:
         if file.architecture not in _FAMILIES:
             raise CannotStart(
