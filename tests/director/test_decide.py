@@ -229,6 +229,27 @@ def test_a_device_thread_without_life_is_a_hang_only_while_requests_run(age: flo
     assert world.step() == ([Kill("engine")] if killed else [])
 
 
+def test_nothing_starts_behind_one_that_is_being_killed() -> None:
+    world = World(make_plan())
+    world.step()
+    world.step()
+    world.running["gateway"].health = READY
+    world.running["gateway"].unanswered = UNANSWERED
+    assert world.step() == [Kill("gateway")]
+
+
+def test_one_found_stopping_is_left_to_stop() -> None:
+    world = up()
+    edit(world, gateway="2")
+    world.step()
+    world.state = world.saved  # the director died after it had sent TERM
+    assert world.step() == []
+    assert world.states()["gateway"] == "stopping"
+    world.die("gateway")
+    world.settle()
+    assert world.running["gateway"].fingerprint == "gateway-2"
+
+
 def test_a_process_that_says_it_failed_is_replaced_and_its_sentence_is_kept() -> None:
     world = up()
     world.running["engine"].health = replace(READY, ready=False, state="failed", sentence="the device is gone")
@@ -323,6 +344,36 @@ def test_a_crash_elsewhere_during_a_trial_is_no_reason_to_roll_back() -> None:
     world.step()
     world.settle()
     assert world.running["engine"].fingerprint == "engine-2"
+
+
+def test_a_role_that_fails_under_a_new_plan_is_no_reason_to_roll_back() -> None:
+    world = up(with_roles())
+    edit(world, narrator="bad")
+    world.step()
+    world.die("narrator")
+    world.step()
+    assert world.running["narrator"].fingerprint == "narrator-bad"
+    world.die("narrator")
+    world.step()
+    assert world.states()["narrator"] == "backoff"
+    assert world.state.plan.id == "two"
+    assert world.state.report is not None and world.state.report.outcome == "applied"
+
+
+def test_the_end_in_the_middle_of_a_trial_brings_nothing_back() -> None:
+    world = up()
+    edit(world, engine="bad")
+    world.step()
+    world.step()
+    world.die("engine")
+    world.step()
+    assert world.running["engine"].fingerprint == "engine-bad"
+    world.state = replace(world.state, stop=True)
+    world.die("engine", "exited with status 3")
+    world.step()
+    assert world.state.plan.id == "two"
+    world.settle()
+    assert world.ended
 
 
 def test_the_first_plan_has_no_way_back_and_is_tried_until_an_edit_mends_it() -> None:
