@@ -228,8 +228,9 @@ def _word(layers: Layers, key: str) -> str:
 
 
 def _shown(path: Path) -> str:
-    """As the user would write it: relative to where they are, when it lies below."""
+    """As the user would write it: relative to where they are, when it lies below. A daemon is nowhere: in `/`."""
     try:
-        return str(path.relative_to(Path.cwd()))
+        here = Path.cwd()
+        return str(path) if here == here.parent else str(path.relative_to(here))
     except (OSError, ValueError):
         return str(path)

@@ -11,7 +11,7 @@ from tandem.contract.plan import Box
 from tandem.errors import DocumentError, DoesNotFit, Place, Problem
 from tandem.planner.arithmetic import largest_reservation
 from tandem.planner.serving import Serving
-from tandem.planner.waterfall import EngineMemory, engine_memory
+from tandem.planner.waterfall import BESIDE, EngineMemory, engine_memory
 from tandem.residency.placement import gib
 
 
@@ -26,7 +26,7 @@ class Need:
 
     @property
     def total(self) -> int:
-        return self.memory.peak + self.reservation
+        return BESIDE.bytes + self.memory.peak + self.reservation
 
     @property
     def fits(self) -> bool:
@@ -85,6 +85,7 @@ def _does_not_fit(documents: Documents, box: Box, serving: Serving, need: Need, 
     message += f"; {box.name} has {gib(need.available)} available and {gib(need.floor)} of it stays free"
     sides = [item.bytes for item in need.memory.items if item.label.startswith("side slot")]
     parts = [f"{item.label} {gib(item.bytes)}" for item in need.memory.items if not item.label.startswith("side slot")]
+    parts.insert(0, f"{BESIDE.label} {gib(BESIDE.bytes)}")
     if sides:
         parts.append(f"{len(sides)} side slot{'s' if len(sides) > 1 else ''} {gib(sum(sides))}")
     if need.reservation:

@@ -33,7 +33,7 @@ from tandem.contract.plan import (
 from tandem.planner.checks import FAMILIES, check_family, check_fit
 from tandem.planner.roles import place_roles, plan_roles
 from tandem.planner.serving import Serving, chosen, resolve, sampling
-from tandem.planner.waterfall import EngineMemory
+from tandem.planner.waterfall import BESIDE, EngineMemory
 
 _SOCKET_PATH: Final = 107  # bytes the kernel takes for a unix socket's name
 _LONGEST_SOCKET: Final = len("/supervisord.sock.4194304")  # supervisord binds under a name with its pid, then links
@@ -207,6 +207,7 @@ def waterfall(
     admitted = {placement.role for placement in placements if placement.admitted}
     return (
         MemoryItem("kernel and other programs", elsewhere, basis, "total less MemAvailable"),
+        BESIDE,
         *memory.items,
         *(MemoryItem(role.name, role.claim, role.basis, "claim") for role in roles if role.name in admitted),
         MemoryItem("floor", floors.floor, Basis.CONFIGURED, "MemAvailable is never planned below it"),

@@ -6,7 +6,7 @@ from tandem.config import Documents
 from tandem.config.documents import Deciders, Figure, Helper
 from tandem.contract.plan import Basis, Floors, Placement, RolePlan
 from tandem.planner.serving import Serving, chosen
-from tandem.planner.waterfall import EngineMemory
+from tandem.planner.waterfall import BESIDE, EngineMemory
 from tandem.residency.placement import may_load
 
 
@@ -40,7 +40,7 @@ def place_roles(
     roles: tuple[RolePlan, ...], available: int, memory: EngineMemory, floors: Floors
 ) -> tuple[Placement, ...]:
     """Residency's answers as they will be given: the engine is loaded, then one role after the other asks."""
-    left = available - memory.loaded
+    left = available - BESIDE.bytes - memory.loaded
     placements = []
     for role in roles:
         placement = may_load(

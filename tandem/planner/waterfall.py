@@ -1,14 +1,19 @@
-"""What the engine takes, part by part, in the order it takes it."""
+"""What the engine takes, part by part, in the order it takes it, and what our other processes take beside it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from tandem.config.documents import EngineOnBox, Profile
 from tandem.contract.plan import Basis, MemoryItem
 from tandem.planner.arithmetic import declared_peak, slot_bytes
 from tandem.planner.serving import Serving
-from tandem.units import GIB
+from tandem.units import GIB, MIB
+
+BESIDE: Final = MemoryItem(
+    "gateway, director, supervisord", 176 * MIB, Basis.MEASURED, "resident while they serve the default model"
+)
 
 
 @dataclass(frozen=True, slots=True)
