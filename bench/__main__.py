@@ -145,6 +145,8 @@ def main() -> int:
     except (DidNotStart, RequestFailed, httpx.HTTPError) as error:
         sys.stderr.write(f"bench: {error}\n")
         return 1
+    except KeyboardInterrupt:
+        return 130
     one = samples[SLOTS, 1]
     levels = [summarize(samples[level]) for level in ((1, 1), *((SLOTS, clients) for clients in LEVELS))]
     ratios = {clients: ratio(samples[SLOTS, clients], one) for clients in LEVELS}
