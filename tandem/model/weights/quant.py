@@ -20,6 +20,7 @@ from tandem.model.weights.gguf import FourBit, StoredTensor
 
 WEIGHT_ONLY_ROWS: Final = 32  # above it widening the weights once costs less than the row-wise kernels (measured)
 _GROUP: Final = 32  # inputs that share one scale in the 4-bit form
+_SLICE: Final = 1024  # outputs quantized at a time: what is needed beside the weights stays small
 _INT4_OUT_MULTIPLE: Final = 16  # what torch's 4-bit layout asks of the outputs
 _INT8_IN_MULTIPLE: Final = 16  # the 8-bit kernel reads inputs 16 at a time and past the end otherwise
 
@@ -86,9 +87,13 @@ class Int8:
 
     def __init__(self, weight: Tensor) -> None:
         """`weight` is float32 [out, in]; `in` must suit `fits`."""
-        scale = (weight.abs().amax(dim=1) / 127).clamp_min(torch.finfo(torch.bfloat16).tiny).bfloat16()
-        # Rounded against the scale as stored, so that its own rounding is not added to the weights' error.
-        self.quantized = (weight / scale[:, None].float()).round_().clamp_(-127, 127).to(torch.int8)
+        largest = torch.linalg.vector_norm(weight, ord=torch.inf, dim=1)
+        scale = (largest / 127).clamp_min_(torch.finfo(torch.bfloat16).tiny).bfloat16()
+        self.quantized = torch.empty(weight.shape, dtype=torch.int8)
+        for first in range(0, weight.shape[0], _SLICE):
+            part = slice(first, first + _SLICE)
+            # Against the scale as stored, so that its own rounding is not added to the weights' error.
+            self.quantized[part] = (weight[part] / scale[part, None].float()).round_().clamp_(-127, 127)
         self.scale = scale
 
     @staticmethod
