@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
@@ -40,10 +39,6 @@ def records(error: TandemError) -> list[dict[str, Any]]:
         }
         for problem in error.problems
     ]
-
-
-def render_json(error: TandemError) -> str:
-    return json.dumps({"errors": records(error)}, indent=1, ensure_ascii=False) + "\n"
 
 
 def _place_record(place: Place | None) -> dict[str, Any] | None:
