@@ -10,7 +10,7 @@ import sys
 
 import typer
 
-from tandem.cli import documents, lifecycle, processes, usage
+from tandem.cli import documents, lifecycle, models, processes, usage
 from tandem.errors import ExitStatus, TandemError
 
 app = typer.Typer(
@@ -20,7 +20,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for group in (lifecycle, documents, usage, processes):
+for group in (lifecycle, documents, models, usage, processes):
     group.register(app)
 
 

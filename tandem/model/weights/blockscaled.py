@@ -17,12 +17,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Final
 
 from tandem.model.weights.safetensors import Entry, WrongWeights
+
+if TYPE_CHECKING:
+    from torch import Tensor  # what is on disk is recognised without torch
 
 
 class Format(StrEnum):
@@ -36,8 +36,8 @@ class Format(StrEnum):
 ACTIVATION_SCALES: Final = ("input_scale", "input_global_scale", "k_scale", "v_scale")
 """Last parts of names that quantized checkpoints carry beside weights and that weights do not need."""
 
-# e2m1: sign, two bits of exponent, one of mantissa
-_E2M1: Final = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0])
+_E2M1: Final = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
+"""By bit pattern: sign, two bits of exponent, one of mantissa."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +117,8 @@ def dequantize(
     format: Format, values: Tensor, scales: Tensor, overall: Tensor | None, block: tuple[int, int]
 ) -> Tensor:
     """float32 [out, in] of whole rows: `values` and `scales` as they are stored, of the same rows."""
+    import torch
+
     match format:
         case Format.FP8_BLOCKS:
             return values.float() * _spread(scales.float(), block, values.shape)
@@ -129,7 +131,7 @@ def dequantize(
             assert overall is not None
             factor = overall.float() if format is Format.NVFP4_MODELOPT else 1 / overall.float()
             pairs = torch.stack([values & 15, values >> 4], dim=-1).flatten(-2)  # [out, in]
-            return _E2M1[pairs.int()] * _spread(scales.float() * factor, (1, 16), pairs.shape)
+            return torch.tensor(_E2M1)[pairs.int()] * _spread(scales.float() * factor, (1, 16), pairs.shape)
 
 
 def _spread(scales: Tensor, block: tuple[int, int], shape: tuple[int, ...]) -> Tensor:

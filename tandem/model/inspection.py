@@ -1,0 +1,145 @@
+"""What a checkpoint holds and costs, from its headers alone. No weights are read and no torch is imported."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tandem.model.families.architecture import read_architecture
+from tandem.model.families.fields import Fields
+from tandem.model.weights import blockscaled
+from tandem.model.weights.gguf import GgufFile
+from tandem.model.weights.safetensors import CONFIG, Entry, read_config, read_directory
+
+ELEMENT: Final = 2  # bytes of a number in KV rows, index keys and tails: bfloat16
+
+HEAD: Final = "head"
+EMBEDDING: Final = "embedding"
+EXPERTS: Final = "routed experts"
+ON_DISK: Final = "n-gram tables (stay on disk)"
+UNREAD: Final = "not read: pictures, guessing head"
+
+_GROUPS: Final = (
+    ((".model.visual.", ".mtp."), UNREAD),
+    ((".ngram_embedding.",), ON_DISK),
+    ((".embed_tokens.", ".token_embd."), EMBEDDING),
+    ((".lm_head.", ".output.weight"), HEAD),
+    ((".experts.",), EXPERTS),
+    ((".self_attn.", ".attn_q.", ".attn_k.", ".attn_v.", ".attn_output."), "attention"),
+    ((".linear_attn.",), "linear attention"),
+    ((".mlp.", ".ffn_gate.", ".ffn_up.", ".ffn_down."), "feed-forward"),
+    ((".attn_hyper_", ".mlp_hyper_", ".hyper_connection_mixer."), "hyper-connections"),
+    ((".ple.",), "n-gram memories"),
+)
+_OTHERS: Final = "norms and others"
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """One tensor as it lies on disk."""
+
+    name: str
+    format: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    family: str
+    layers: dict[str, int]  # by kind
+    vocab: int
+    window: int
+    bytes_a_token: int
+    fixed_bytes: int  # of one sequence's state, at any length
+    formats: dict[str, int]  # bytes by format
+    groups: dict[str, int]  # bytes by what they are for
+    step_bytes: int  # weights that decoding one row reads
+
+    @property
+    def resident_bytes(self) -> int:
+        """Weights in memory when they are served as they are stored."""
+        return sum(size for group, size in self.groups.items() if group not in (ON_DISK, UNREAD))
+
+    def sequence_bytes(self, rows: int) -> int:
+        """What one sequence of `rows` tokens takes."""
+        return rows * self.bytes_a_token + self.fixed_bytes
+
+
+def inspect(path: Path) -> Inspection:
+    """A checkpoint directory or a GGUF file. Raises `CannotStart` for one that is damaged or not known."""
+    return _inspect_directory(path) if path.is_dir() else _inspect_gguf(path)
+
+
+def _inspect_directory(directory: Path) -> Inspection:
+    architecture = read_architecture(Fields(directory / CONFIG, read_config(directory)))
+    groups, formats = _sums(_tensors(read_directory(directory)))
+    experts = architecture.experts
+    return Inspection(
+        family=architecture.family,
+        layers=dict(Counter(kind.value for kind in architecture.kinds)),
+        vocab=architecture.model.vocab,
+        window=architecture.model.window,
+        bytes_a_token=architecture.bytes_a_token(ELEMENT),
+        fixed_bytes=architecture.fixed_bytes(ELEMENT),
+        formats=formats,
+        groups=groups,
+        step_bytes=_step_bytes(groups, architecture.tied, experts.chosen / experts.experts if experts else 1.0),
+    )
+
+
+def _inspect_gguf(path: Path) -> Inspection:
+    with GgufFile(path) as file:
+        family = file.architecture
+        tensors = [Stored(each.name, each.kind.name, each.size) for each in file.tensors.values()]
+        layers, heads = file.whole(f"{family}.block_count"), file.whole(f"{family}.attention.head_count")
+        head_dim = file.whole(f"{family}.attention.key_length", file.whole(f"{family}.embedding_length") // heads)
+        rows = 2 * file.whole(f"{family}.attention.head_count_kv", heads) * head_dim
+        groups, formats = _sums(iter(tensors))
+        return Inspection(
+            family=family,
+            layers={"full_attention": layers},
+            vocab=file.tensors["token_embd.weight"].shape[0],
+            window=file.whole(f"{family}.context_length"),
+            bytes_a_token=layers * rows * ELEMENT,
+            fixed_bytes=0,
+            formats=formats,
+            groups=groups,
+            step_bytes=_step_bytes(groups, HEAD not in groups, 1.0),
+        )
+
+
+def _tensors(entries: dict[str, Entry]) -> Iterator[Stored]:
+    """Scales count with the format of the values they belong to."""
+    owned: dict[str, str] = {}
+    for name in entries:
+        weight = name.removesuffix("_packed")
+        if (found := blockscaled.recognise(weight, entries)) is not None:
+            owned |= {entry.name: found.format for entry in found.entries}
+    for entry in entries.values():
+        yield Stored(entry.name, owned.get(entry.name, entry.dtype), entry.bytes)
+
+
+def _sums(tensors: Iterator[Stored]) -> tuple[dict[str, int], dict[str, int]]:
+    """Bytes by group and by format, largest first."""
+    groups: Counter[str] = Counter()
+    formats: Counter[str] = Counter()
+    for tensor in tensors:
+        groups[_group(tensor.name)] += tensor.bytes
+        formats[tensor.format] += tensor.bytes
+    return dict(groups.most_common()), dict(formats.most_common())
+
+
+def _group(name: str) -> str:
+    for marks, group in _GROUPS:
+        if any(mark in f".{name}" for mark in marks):
+            return group
+    return _OTHERS
+
+
+def _step_bytes(groups: dict[str, int], tied: bool, share: float) -> int:
+    """Of an embedding one row is read, unless it is the head too; of routed experts the share a row chooses."""
+    skipped = {UNREAD, ON_DISK, EXPERTS} | (set() if tied else {EMBEDDING})
+    return sum(size for group, size in groups.items() if group not in skipped) + round(groups.get(EXPERTS, 0) * share)

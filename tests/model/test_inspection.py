@@ -1,0 +1,115 @@
+"""Headers alone: sizes that add up to the files', steps that count what a row reads, and no torch."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from checkpoints import FAMILIES, save
+from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner
+
+from tandem.cli import app
+from tandem.model import inspection
+from tandem.model.inspection import inspect
+from tandem.model.weights.safetensors import WrongWeights, read_directory
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_groups_and_formats_add_up_to_all_tensors(tmp_path: Path, family: str) -> None:
+    save(family, tmp_path)
+    seen, stored = inspect(tmp_path), sum(entry.bytes for entry in read_directory(tmp_path).values())
+    assert sum(seen.groups.values()) == sum(seen.formats.values()) == stored
+    assert seen.groups[inspection.EMBEDDING] == 96 * 32 * 4
+    assert seen.family in family and sum(seen.layers.values()) in (2, 3, 4)
+    assert seen.resident_bytes == stored - seen.groups.get(inspection.ON_DISK, 0)
+
+
+def test_a_step_reads_all_but_the_embedding_and_the_experts_not_chosen(tmp_path: Path) -> None:
+    save("qwen35-moe", tmp_path)
+    seen = inspect(tmp_path)
+    experts = seen.groups[inspection.EXPERTS]
+    assert experts == 4 * 8 * 3 * 12 * 32 * 4
+    assert seen.step_bytes == sum(seen.groups.values()) - 96 * 32 * 4 - experts * 5 // 8
+
+
+def test_a_tied_embedding_is_read_as_the_head(tmp_path: Path) -> None:
+    save("qwen3-tied", tmp_path)
+    seen = inspect(tmp_path)
+    assert inspection.HEAD not in seen.groups and seen.step_bytes == sum(seen.groups.values())
+
+
+def test_what_a_window_costs(tmp_path: Path) -> None:
+    save("flashnext", tmp_path)
+    seen = inspect(tmp_path)
+    assert seen.bytes_a_token == (2 * 2 * 16 + 12) * 2
+    assert seen.sequence_bytes(100) == 100 * seen.bytes_a_token + seen.fixed_bytes
+
+
+def test_scales_count_with_the_values_they_belong_to(tmp_path: Path) -> None:
+    save("qwen3", tmp_path)
+    file, name = tmp_path / "model.safetensors", "model.layers.0.mlp.down_proj.weight"
+    tensors = load_file(file)
+    tensors |= {name: tensors[name].to(torch.float8_e4m3fn), f"{name}_scale_inv": torch.ones(1, 1)}
+    save_file(tensors, file)
+    assert inspect(tmp_path).formats["fp8-blocks"] == 32 * 48 + 4
+
+
+def test_parts_that_are_not_read_are_not_counted_as_memory(tmp_path: Path) -> None:
+    save("qwen35", tmp_path)
+    before = inspect(tmp_path)
+    file = tmp_path / "model.safetensors"
+    save_file(load_file(file) | {"mtp.norm.weight": torch.ones(3), "model.visual.a.weight": torch.ones(5)}, file)
+    after = inspect(tmp_path)
+    assert after.groups[inspection.UNREAD] == 32
+    assert (after.resident_bytes, after.step_bytes) == (before.resident_bytes, before.step_bytes)
+
+
+def test_it_imports_no_torch(tmp_path: Path) -> None:
+    save("flashnext", tmp_path)
+    look = f"""
+import sys
+from typer.testing import CliRunner
+from tandem.cli import app
+assert CliRunner().invoke(app, ["model", "inspect", {str(tmp_path)!r}]).exit_code == 0
+assert "torch" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", look], check=True)
+
+
+def test_the_command_says_it_in_words_and_in_json(tmp_path: Path) -> None:
+    save("flashnext", tmp_path)
+
+    def run(*arguments: str) -> str:
+        result = CliRunner().invoke(app, ["model", "inspect", str(tmp_path), *arguments])
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    words = run("--window", "64", "--available", "3 MiB")
+    assert "flashnext: 4 layers (3 x linear attention, 1 x indexed attention), vocabulary 96, window 128" in words
+    assert "a token takes 152 bytes" in words and "3.00 MiB available: fits: " in words
+    assert "does not fit: " in run("--available", "300 KiB")
+    read = json.loads(run("--json", "--window", "64"))
+    assert read["window_bytes"] == 64 * 152 + read["fixed_bytes"] and read["family"] == "flashnext"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [(["--window", "129"], "the model was trained for 128 rows"), (["--available", "3 MB"], "`3 MB` is not a size")],
+)
+def test_what_cannot_be_asked(tmp_path: Path, arguments: list[str], sentence: str) -> None:
+    save("qwen3", tmp_path)
+    result = CliRunner().invoke(app, ["model", "inspect", str(tmp_path), *arguments])
+    assert result.exit_code == 2 and sentence in result.output
+
+
+def test_a_damaged_checkpoint_is_told_as_when_it_is_loaded(tmp_path: Path) -> None:
+    save("qwen3", tmp_path)
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-4])
+    with pytest.raises(WrongWeights, match="is truncated"):
+        inspect(tmp_path)
