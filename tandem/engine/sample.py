@@ -115,16 +115,21 @@ def _keep(row: Row, filters: Sequence[Lowest]) -> NDArray[np.intp]:
 
 
 def gumbel(seed: int, position: int, size: int) -> Noise:
-    """Standard Gumbel noise, one value a token id, from (seed, position) alone.
-
-    `-log(-log1p(-v))` keeps full precision for small v, which is the tail that wins: of 2**32 equally likely v the
-    smallest gives 22.9, and none gives infinity.
-    """
+    """Standard Gumbel noise, one value a token id, from (seed, position) alone."""
     words = np.random.Philox(key=seed & _64_BITS, counter=position << 192).random_raw((size + 1) // 2)
-    noise = words.view(np.uint32)[:size].astype(np.float32)
+    return gumbel_of(words.view(np.uint32)[:size])
+
+
+def gumbel_of(words: NDArray[np.uint32]) -> Noise:
+    """Equally likely words -> Gumbel noise, highest for the lowest word.
+
+    `-log(-log1p(-v))` of v = (word + 1/2) / 2**32 is exact for small v, which is the tail that wins: it ends at
+    22.9. At the other end v rounds to 1 and the noise is -inf, a token that is not drawn.
+    """
+    noise = words.astype(np.float32)
     noise += np.float32(0.5)
     noise *= np.float32(-(2.0**-32))
-    with np.errstate(divide="ignore"):  # v rounds to 1 in the losing tail: noise -inf, a token that is not drawn
+    with np.errstate(divide="ignore"):
         np.log1p(noise, out=noise)
     np.negative(noise, out=noise)
     np.log(noise, out=noise)

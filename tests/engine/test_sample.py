@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from tandem.contract.messages import Sampling
-from tandem.engine.sample import NotANumber, find_fault, gumbel, keep, make_choice
+from tandem.engine.sample import NotANumber, find_fault, gumbel, gumbel_of, keep, make_choice
 
 VOCAB = 40
 ROWS = arrays(np.float32, VOCAB, elements=st.floats(-20, 20, width=32))
@@ -88,6 +88,12 @@ def test_noise_is_gumbel_and_never_infinite_upwards() -> None:
         assert np.mean(noise > level) == pytest.approx(1 - math.exp(-math.exp(-level)), rel=0.05)
 
 
+def test_the_ends_of_the_noise_neither_win_always_nor_break() -> None:
+    lowest, low, high, highest = gumbel_of(np.array([0, 1, 2**31, 2**32 - 1], dtype=np.uint32))
+    assert lowest == pytest.approx(33 * math.log(2), abs=1e-4)
+    assert lowest > low > high > highest == -math.inf
+
+
 @pytest.mark.parametrize(
     "sampling",
     [
@@ -112,7 +118,7 @@ def test_draws_follow_the_filtered_distribution(sampling: Sampling) -> None:
     row=ROWS,
     temperature=st.sampled_from([0.05, 0.7, 1.0, 3.0]),
     top_k=st.sampled_from([0, 1, 3, 39, 40, 400]),
-    top_p=st.sampled_from([1e-6, 0.3, 0.9, 0.9999, 1.0]),
+    top_p=st.sampled_from([1e-6, 0.3, 0.9, 0.999, 1.0]),
     min_p=st.sampled_from([0.0, 0.02, 0.5, 1.0]),
 )
 def test_filters_keep_what_the_book_keeps(
@@ -122,20 +128,31 @@ def test_filters_keep_what_the_book_keeps(
     kept, book = set(keep(row, sampling).tolist()), kept_by_the_book(row, sampling)
     # Sums and exponentials round; a token exactly at a border may fall on either side of it.
     for id in kept ^ book:
-        nearer = Sampling(temperature=temperature, top_k=top_k, top_p=min(1.0, top_p * (1 + 1e-4)), min_p=min_p * 0.999)
+        nearer = Sampling(
+            temperature=temperature, top_k=top_k, top_p=min(1.0, top_p * (1 + 1e-6)), min_p=min_p * 0.99999
+        )
         wider = kept_by_the_book(row, nearer)
         narrower = kept_by_the_book(
-            row, Sampling(temperature=temperature, top_k=top_k, top_p=top_p * (1 - 1e-4), min_p=min_p * 1.001)
+            row, Sampling(temperature=temperature, top_k=top_k, top_p=top_p * (1 - 1e-6), min_p=min_p * 1.00001)
         )
         assert id in wider and id not in narrower
     assert kept
 
 
-@given(row=arrays(np.float32, 300, elements=st.sampled_from([-1.0, 0.0, 0.5, 2.0])), k=st.integers(1, 301))
+@given(row=arrays(np.float32, 300, elements=st.integers(-40, 40)), k=st.integers(1, 301))
 def test_top_k_of_a_long_row_keeps_the_k_best_and_their_equals(row: np.ndarray, k: int) -> None:
     worst = sorted(row, reverse=True)[min(k, len(row)) - 1]
     kept = keep(row, Sampling(temperature=1.0, top_k=k))
     assert kept.tolist() == np.flatnonzero(row >= worst).tolist()
+
+
+@pytest.mark.parametrize("depth", [3.0, 7.0, 12.0, 18.0])
+def test_a_nucleus_is_found_however_light_its_tokens_are(depth: float) -> None:
+    row = np.concatenate([row_of(0.0), -depth - np.arange(3_000, dtype=np.float32) * 1e-3])
+    for mass in (0.4, 0.9, 0.9999999):
+        sampling = Sampling(temperature=1.0, top_p=mass)
+        book = kept_by_the_book(row, sampling)
+        assert abs(len(keep(row, sampling)) - len(book)) <= len(book) * 1e-3
 
 
 def test_a_temperature_near_zero_is_greedy() -> None:
@@ -147,19 +164,18 @@ def test_a_temperature_near_zero_is_greedy() -> None:
 
 def test_bias_and_penalties_by_the_book() -> None:
     row = row_of(4.0, 3.0, 2.0, -1.0, 0.0)
-    sampling = Sampling(
-        repetition_penalty=2.0,
-        presence_penalty=0.5,
-        frequency_penalty=0.25,
-        logit_bias=((4, 3.0), (4, 0.25), (2, -1.0)),
-    )
-    choose = make_choice(sampling, (3,), 5, seed=1)
-    # nothing written: bias (2: 1, 4: 3.25), repetition halves nothing but doubles token 3
-    assert choose(row, []) == 0
-    # 0 written twice: 4/2 - 0.5 - 2 * 0.25 = 1; 4: 3.25
-    assert choose(row, [0, 0]) == 4
-    # 4 written three times more: 3.25/2 - 0.5 - 3 * 0.25 = 0.375; 1: 3
-    assert choose(row, [0, 0, 4, 4, 4]) == 1
+    bias = ((4, 3.0), (4, 0.25), (2, -1.0))
+    sampling = Sampling(repetition_penalty=2.0, presence_penalty=0.5, frequency_penalty=0.25, logit_bias=bias)
+    choose = make_choice(sampling, (3, 0), 5, seed=1)
+    # with the bias: 4, 3, 1, -1, 3.25; 3 and 0 were read: 2, 3, 1, -2, 3.25
+    assert choose(row, []) == 4
+    # 4 was written: 3.25 / 2 - 0.5 - 0.25 = 0.875
+    assert choose(row, [4]) == 1
+    # 1 too: 3 / 2 - 0.5 - 0.25 = 0.75
+    assert choose(row, [4, 1]) == 0
+    # 0 was read, which counts once, and is written twice: 4 / 2 - 0.5 - 2 * 0.25 = 1, as much as 2 has
+    assert choose(row, [4, 1, 0, 0]) == 0
+    assert choose(row, [4, 1, 0, 0, 0]) == 2
 
 
 def test_penalties_count_what_was_written_once_however_often_they_are_asked() -> None:
