@@ -123,14 +123,14 @@ def _paths(state: Path) -> Paths:
 def _where(appliance: Path, flags: list[str]) -> Paths:
     """Where this appliance's directories are, also when its document is broken just now."""
     from tandem.config import load
-    from tandem.config.documents import Appliance as AppliancePlan
+    from tandem.config.documents import Appliance as Document
 
     try:
         return _paths(load(appliance, flags).state)
     except DocumentError:
         if not appliance.exists():
             raise
-        said = os.environ.get("TANDEM_STATE") or str(AppliancePlan.model_fields["state"].default)
+        said = os.environ.get("TANDEM_STATE") or str(Document.model_fields["state"].default)
         return _paths((appliance.absolute().parent / Path(said).expanduser()).absolute())
 
 

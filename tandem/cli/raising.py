@@ -55,6 +55,8 @@ async def raise_appliance(plan: Plan, *, detach: bool, variables: dict[str, str]
             prepare(plan)
             check_port(plan.gateway.host, plan.gateway.port)
             supervisord = spawn(plan, lock, detach=detach, variables=variables)
+        except OSError as error:
+            raise CannotStart(f"{error.filename or plan.paths.run}: {error.strerror}") from None
         finally:
             os.close(lock)  # supervisord holds it now, or nobody does
         return await Attendance(plan, supervisord, screen, detach).run()
@@ -163,6 +165,8 @@ class Attendance:
         tidy(self._plan.paths)
         if self._status == ExitStatus.GOOD:
             self._screen.say("stopped")
+            if self._detach:  # it was to run on, and somebody else stopped it first
+                return ExitStatus.OUR_BUG
         return self._status
 
 

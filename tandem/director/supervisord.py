@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from tandem.director.state import Process
+from tandem.errors import CannotStart
 
 CONFIGURATION: Final = "supervisor/supervisord.conf"
 _TIMEOUT: Final = 10.0  # seconds for one call; supervisord answers in about a millisecond
@@ -33,13 +34,16 @@ class SupervisordGone(ConnectionError):
 def configuration() -> Path:
     """supervisord's static file: beside the package in a checkout, under /opt/tandem in the image.
 
-    Raises `FileNotFoundError` with both places.
+    Raises `CannotStart` with both places.
     """
     candidates = [root / CONFIGURATION for root in (Path(__file__).parents[2], Path("/opt/tandem"))]
     for path in candidates:
         if path.is_file():
             return path
-    raise FileNotFoundError(f"{CONFIGURATION} is neither in {candidates[0].parents[1]} nor in /opt/tandem")
+    raise CannotStart(
+        f"{CONFIGURATION} is neither in {candidates[0].parents[1]} nor in /opt/tandem",
+        "copy the folder `supervisor` of the source to /opt/tandem",
+    )
 
 
 class Supervisord:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import socket
@@ -16,6 +17,7 @@ from typer.testing import CliRunner
 from tandem.cli import app, appliance, screen
 from tandem.cli.appliance import Lock, check_port, leftovers, prepare, supervisord_pid
 from tandem.cli.logs import Tail
+from tandem.cli.raising import raise_appliance
 from tandem.config import load
 from tandem.contract.messages import ReloadReport
 from tandem.contract.plan import KeySource, Paths, Plan
@@ -129,6 +131,24 @@ def test_supervisords_file_is_found_and_names_no_place_of_its_own() -> None:
     text = configuration().read_text()
     assert "%(ENV_TANDEM_RUN)s/programs.conf" in text
     assert "[program:" not in text
+
+
+def test_a_missing_supervisor_folder_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tandem.director.supervisord.CONFIGURATION", "supervisor/other.conf")
+    with pytest.raises(CannotStart, match=r"other\.conf is neither in .* nor in /opt/tandem"):
+        configuration()
+
+
+def test_a_disk_that_fills_up_while_the_plan_is_written_is_one_sentence(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device", "plan.json")
+
+    monkeypatch.setattr(appliance, "write_plan", full)
+    with pytest.raises(CannotStart, match=r"plan\.json: No space left on device"):
+        asyncio.run(raise_appliance(replace(plan, gateway=replace(plan.gateway, port=0)), detach=True, variables={}))
+    assert not Lock(plan.paths).is_held()
 
 
 # --- words ------------------------------------------------------------------------------------------------------
