@@ -14,6 +14,7 @@ from tandem.contract.plan import Plan, Program
 
 _LOG_BYTES: Final = "20MB"
 _LOG_BACKUPS: Final = 3
+_NEVER_GIVEN_UP: Final = 1_000_000  # nobody else starts the director; supervisord waits a second longer each time
 _VITAL_START: Final = 5  # seconds: supervisord reaps as late as 2 s, so less would count a dead director as started
 
 
@@ -32,7 +33,7 @@ def _section(program: Program, order: int) -> str:
         "autostart": _switch(director),
         "autorestart": _switch(director),
         "startsecs": str(_VITAL_START if director else 0),
-        "startretries": "3" if director else "0",
+        "startretries": str(_NEVER_GIVEN_UP) if director else "0",
         "stopsignal": "TERM",
         "stopwaitsecs": str(round(program.stop_timeout)),
         "stopasgroup": _switch(not director),
