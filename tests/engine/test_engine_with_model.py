@@ -58,15 +58,14 @@ QUESTIONS = (
 @dataclass
 class Served:
     model: Model
-    requests: list[Generate]  # each prompt greedy and seeded
+    requests: list[Generate]
 
 
 def both_ways(number: int, prompt: Sequence[int]) -> list[Generate]:
+    """Greedy, and every second one with sampling too."""
     seeded = Sampling(temperature=0.9, top_p=0.95, repetition_penalty=1.1, seed=1_000 + number)
-    return [
-        ask(f"greedy{number}", prompt, NEW_TOKENS),
-        ask(f"seeded{number}", prompt, NEW_TOKENS, sampling=seeded),
-    ]
+    found = [ask(f"greedy{number}", prompt, NEW_TOKENS)]
+    return found if number % 2 else [*found, ask(f"seeded{number}", prompt, NEW_TOKENS, sampling=seeded)]
 
 
 def tiny(compute: str, folder: Path) -> Served:
@@ -146,13 +145,13 @@ def test_a_request_beside_others_writes_what_it_writes_alone(
 
 
 def test_the_texts_say_something(alone_texts: dict[str, list[int]]) -> None:
-    assert len(alone_texts) == 40
-    assert len({tuple(text) for text in alone_texts.values()}) > 30
+    assert len(alone_texts) == 30
+    assert len({tuple(text) for text in alone_texts.values()}) > 25
     assert all(len(text) == NEW_TOKENS for text in alone_texts.values())
 
 
 def test_the_next_turn_of_a_conversation_resumed_equals_it_read_cold(served: Served) -> None:
-    first = served.requests[1]
+    first = served.requests[1]  # a seeded one
     driver = driven(served.model, slots=2)
     driver.turn(first)
     driver.until_idle()
