@@ -148,15 +148,18 @@ class Build:
         if "chown" in options:
             raise ValueError("COPY --chown is not known here")
         origin = self.stages[options["from"]].upper if "from" in options else self.context
+        copy = os.link if "from" in options else shutil.copy2  # a stage is thrown away: sharing its files is enough
         place = self.image.upper / str(Path(self.image.workdir, target)).lstrip("/")
         for source in sources:
             path = origin / source.lstrip("/")
             if path.is_dir():
-                shutil.copytree(path, place, symlinks=True, dirs_exist_ok=True, ignore=_not_in_an_image)
+                shutil.copytree(
+                    path, place, symlinks=True, dirs_exist_ok=True, ignore=_not_in_an_image, copy_function=copy
+                )
             else:
                 into = place / path.name if target.endswith("/") or len(sources) > 1 else place
                 into.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(path, into)
+                copy(path, into)
 
     def _run(self, step: Instruction, known: dict[str, str]) -> None:
         # What an operator would pass as build arguments for a mirror or a certificate, this machine has in these.

@@ -70,6 +70,10 @@ def test_compose_follows_its_specification_and_names_only_volumes_it_declares() 
     assert named - {"."} == set(document["volumes"])
 
 
+def test_the_stop_signal_is_one_that_tandem_up_drains_on() -> None:
+    assert [step.rest for step in parse(DOCKERFILE.read_text()) if step.name == "STOPSIGNAL"] == [signal.SIGTERM.name]
+
+
 def can_overlay() -> bool:
     """Root, and a file system under the temporary folder that takes an overlay of `/`."""
     if os.geteuid() != 0 or not all(map(shutil.which, ("unshare", "nsenter", "apt-get"))):
@@ -118,7 +122,3 @@ def test_a_document_that_is_wrong_ends_the_image_with_status_2(image: Stage, tmp
     with running(image, {"TANDEM_SLOTS__COUNT": "many"}, said) as process:
         assert process.wait(timeout=60) == 2
     assert "TANDEM_SLOTS__COUNT" in said.read_text()
-
-
-def test_the_stop_signal_is_one_that_tandem_up_drains_on() -> None:
-    assert [step.rest for step in parse(DOCKERFILE.read_text()) if step.name == "STOPSIGNAL"] == [signal.SIGTERM.name]
