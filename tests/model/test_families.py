@@ -5,7 +5,7 @@ The table of `docs/models.md` is these tests: family x way. `WORST` is the toler
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,13 +22,15 @@ from tandem.model.state import SequenceState
 from tandem.model.tree import Tree
 from tandem.model.weights.quant import Compute
 
-WORST = 5e-4
-USUAL = 1e-5
-"""Largest difference of a logit to the reference, at any position and at half of them; logits reach about 5.
+WORST = {"qwen3": 2e-5, "qwen3-tied": 2e-5, "qwen35": 5e-4, "qwen35-moe": 5e-4, "flashnext": 2e-5}
+"""Largest difference of a logit to the reference at any position; logits reach 3 to 16.
 
-A hybrid's own float32 rounding is the reason they differ: where a DeltaNet head reads next to nothing, the norm behind
-it enlarges the last bits. The reference in float64 is as far from the reference in float32 there.
+The Qwen3.5 family is allowed more because of its own rounding: where a DeltaNet head reads next to nothing, the norm
+behind it enlarges the last bits. The reference in float64 is as far from the reference in float32 there.
 """
+
+USUAL = 1e-5
+"""Largest difference at half of the positions, in every family."""
 
 ROWS = 90
 WINDOW = 128
@@ -40,12 +42,21 @@ class Pair:
 
     model: Decoder
     reference: Any
+    tolerance: float
     known: dict[int, Tensor] = field(default_factory=dict)
+    worst: float = 0.0
 
     def expected(self, seed: int) -> Tensor:
         if seed not in self.known:
             self.known[seed] = reference_logits(self.reference, random_tokens(ROWS, seed))
         return self.known[seed]
+
+    def close(self, ours: Tensor, expected: Tensor) -> None:
+        """Logits of one position, [vocab], or of many, [rows, vocab]."""
+        worst = (ours - expected).abs().amax(dim=-1)
+        self.worst = max(self.worst, worst.max().item())
+        assert self.worst <= self.tolerance
+        assert worst.dim() == 0 or worst.shape[0] < 15 or worst.median() <= USUAL
 
     def state(self) -> SequenceState:
         return self.model.new_state(WINDOW)
@@ -67,32 +78,33 @@ def one_thread() -> Iterator[None]:
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     directory: Path = tmp_path_factory.mktemp(request.param)
     reference = save(request.param, directory)
-    return Pair(open_checkpoint(directory, Compute.FLOAT32), reference)
+    return Pair(open_checkpoint(directory, Compute.FLOAT32), reference, WORST[request.param])
 
 
-def close(ours: Tensor, expected: Tensor) -> None:
-    """Logits of a few positions, or of many: [rows, vocab]."""
-    worst = (ours - expected).abs().amax(dim=-1)
-    assert worst.max() <= WORST
-    assert worst.dim() == 0 or worst.shape[0] < 15 or worst.median() <= USUAL
+@pytest.fixture(autouse=True)
+def recorded(pair: Pair, record_property: Callable[[str, object], None]) -> Iterator[None]:
+    """The worst difference of each test goes into its report: `--junitxml` makes the table of the docs."""
+    pair.worst = 0.0
+    yield
+    record_property("worst", pair.worst)
 
 
 def test_prefill(pair: Pair) -> None:
-    close(pair.read(pair.state(), random_tokens(ROWS, 1), 0), pair.expected(1))
+    pair.close(pair.read(pair.state(), random_tokens(ROWS, 1), 0), pair.expected(1))
 
 
 @pytest.mark.parametrize("edges", [(64,), (1, 2, 40), (17, 34, 51, 68, 85)])
 def test_prefill_in_any_chunks(pair: Pair, edges: tuple[int, ...]) -> None:
     tokens, state = random_tokens(ROWS, 1), pair.state()
     read = [pair.read(state, tokens[start:stop], start) for start, stop in pieces(ROWS, *edges)]
-    close(torch.cat(read), pair.expected(1))
+    pair.close(torch.cat(read), pair.expected(1))
 
 
 def test_decode_row_by_row(pair: Pair) -> None:
     tokens, state = random_tokens(ROWS, 1), pair.state()
     pair.read(state, tokens[:30], 0, Wants.NONE)
     decoded = [pair.read(state, tokens[row : row + 1], row, Wants.LAST) for row in range(30, 70)]
-    close(torch.cat(decoded), pair.expected(1)[30:70])
+    pair.close(torch.cat(decoded), pair.expected(1)[30:70])
 
 
 def test_a_joint_pass_of_three(pair: Pair) -> None:
@@ -110,7 +122,7 @@ def test_a_joint_pass_of_three(pair: Pair) -> None:
         for row, (seed, start) in zip(pair.model.forward(blocks), starts.items(), strict=True):
             token = random_tokens(ROWS, seed)[start + step : start + step + 1]
             assert torch.equal(row, pair.read(alone[seed], token, start + step)[0])
-            close(row, pair.expected(seed)[start + step])
+            pair.close(row, pair.expected(seed)[start + step])
 
 
 TREES = [
@@ -131,11 +143,11 @@ def test_a_tree_is_verified_and_a_path_of_it_committed(pair: Pair, tree: Tree, p
     verified = pair.model.forward([Block(guesses, start, state, Wants.ALL, tree)])
     for leaf in set(range(tree.rows)) - set(tree.parents[1:]):
         line = tree.path_to(leaf)
-        close(verified[line], reference_logits(pair.reference, torch.cat([prompt, guesses[line]]))[start:])
+        pair.close(verified[line], reference_logits(pair.reference, torch.cat([prompt, guesses[line]]))[start:])
     state.commit(path)
     line = torch.cat([prompt, guesses[path], rest])
     went_on = [pair.read(state, rest[:1], start + len(path)), pair.read(state, rest[1:], start + len(path) + 1)]
-    close(torch.cat(went_on), reference_logits(pair.reference, line)[start + len(path) :])
+    pair.close(torch.cat(went_on), reference_logits(pair.reference, line)[start + len(path) :])
 
 
 def test_a_snapshot_takes_a_sequence_back(pair: Pair) -> None:
@@ -147,7 +159,7 @@ def test_a_snapshot_takes_a_sequence_back(pair: Pair) -> None:
     pair.read(state, other, 40, Wants.NONE)  # another turn of the conversation overwrites rows and memories
     state.restore(kept)
     assert torch.equal(pair.read(state, tokens[40:], 40), once)
-    close(once, pair.expected(1)[40:])
+    pair.close(once, pair.expected(1)[40:])
 
 
 def test_a_sequence_is_carried_to_another_slot(pair: Pair) -> None:
@@ -155,7 +167,7 @@ def test_a_sequence_is_carried_to_another_slot(pair: Pair) -> None:
     pair.read(main, random_tokens(30, 4), 0, Wants.NONE)
     pair.read(side, tokens[:40], 0, Wants.NONE)
     main.copy_from(side, 40)
-    close(pair.read(main, tokens[40:], 40), pair.expected(1)[40:])
+    pair.close(pair.read(main, tokens[40:], 40), pair.expected(1)[40:])
 
 
 def test_a_state_starts_over(pair: Pair) -> None:
@@ -171,5 +183,5 @@ def test_only_wanted_rows_are_answered(pair: Pair) -> None:
     blocks = [Block(tokens, 0, pair.state(), want) for want in wants]
     logits = pair.model.forward(blocks)
     assert logits.shape == (7, VOCAB)
-    close(logits[0], logits[-1])
+    pair.close(logits[0], logits[-1])
     assert pair.model.forward([Block(tokens, 0, pair.state(), Wants.NONE)]).shape == (0, VOCAB)
