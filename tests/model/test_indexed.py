@@ -82,11 +82,12 @@ def test_a_rewound_sequence_forgets_the_blocks_after() -> None:
     index.select(random(1, CONFIG.heads, CONFIG.dim), 60, chain(1))
     index.begin(21)
     index.keys[21:] = random(WINDOW - 21, CONFIG.dim, seed=9)
-    for start, rows in ((21, 19), (40, 3)):
+    for start, rows in ((21, 19), (40, 20), (60, 20)):
         queries = random(rows, CONFIG.heads, CONFIG.dim, seed=start)
         selection = index.select(queries, start, chain(rows))
-        last = selection.rows[-1][selection.valid[-1]].tolist()
-        assert set(last) == by_definition(index.keys, queries[-1], list(range(start + rows)))
+        for row in range(rows):
+            found = selection.rows[row][selection.valid[row]].tolist()
+            assert set(found) == by_definition(index.keys, queries[row], list(range(start + row + 1)))
 
 
 @pytest.mark.parametrize("rows", [1, 40])
