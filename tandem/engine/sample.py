@@ -220,20 +220,25 @@ class _Counts:
 
     def __init__(self, vocab: int) -> None:
         self.of = np.zeros(vocab, dtype=np.float32)
+        self._seen = np.zeros(vocab, dtype=np.bool_)
         self._counted = 0
+
+    def read(self, prompt: Sequence[int]) -> None:
+        self._seen[np.asarray(prompt, dtype=np.int64)] = True
 
     def catch_up(self, written: Written) -> NDArray[np.intp]:
         """The ids that were seen so far."""
         for token in written[self._counted :]:
             self.of[token] += 1
+            self._seen[token] = True
         self._counted = len(written)
-        return np.flatnonzero(self.of)
+        return np.flatnonzero(self._seen)
 
 
 def _repetition(penalty: float, prompt: Sequence[int], vocab: int) -> Change:
     """Scores of tokens that were read or written shrink: positive ones are divided, negative ones multiplied."""
     counts = _Counts(vocab)
-    counts.of[np.asarray(prompt, dtype=np.int64)] = 1
+    counts.read(prompt)
     factor = np.float32(penalty)
 
     def change(row: Row, written: Written) -> Row:
