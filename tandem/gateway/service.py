@@ -14,7 +14,7 @@ from tandem.contract.plan import Live, Plan
 from tandem.gateway.accounting import Account
 from tandem.gateway.auth import Keys
 from tandem.gateway.director_client import DirectorView
-from tandem.gateway.engine_client import EngineClient, EngineState, EngineStatus
+from tandem.gateway.engine_client import EngineClient, EngineState
 from tandem.gateway.errors import RETRY_SOON, ApiError
 from tandem.gateway.metrics import Metrics
 from tandem.gateway.prompts import Prompts
@@ -23,13 +23,14 @@ from tandem.text.tokenizer import Tokenizer
 
 _log = logging.getLogger("tandem.gateway")
 
-# What a client hears while the engine takes no requests: code and seconds until it may try again.
+# What a client hears while the engine takes no requests: code and seconds until it may try again. An engine that
+# seems hung still takes them: a box under load may only be slow, and one that is truly stuck is restarted, which every
+# request then hears.
 _CLOSED: Final[dict[EngineState, tuple[str, float]]] = {
     EngineState.AWAY: ("loading", RETRY_SOON),
     EngineState.LOADING: ("loading", RETRY_SOON),
     EngineState.DRAINING: ("draining", RETRY_SOON),
     EngineState.FAILED: ("engine_failed", 10.0),
-    EngineState.HUNG: ("engine_hung", 10.0),
 }
 
 
@@ -69,8 +70,9 @@ class Service:
         if self.is_draining:
             raise ApiError(503, "draining", "running requests are finished first", retry_after=RETRY_SOON)
         status = self.engine.status
-        if status.state is not EngineState.READY:
-            raise closed(status)
+        if status.state in _CLOSED:
+            code, wait = _CLOSED[status.state]
+            raise ApiError(503, code, status.sentence or "the model loads", retry_after=wait, source="engine")
 
     async def wait_idle(self) -> None:
         """Until no request is in flight."""
@@ -108,11 +110,6 @@ class Service:
     def _take_live(self, live: Live) -> None:
         self.keys = Keys(live.keys)
         self.ledger.days = live.ledger_days
-
-
-def closed(status: EngineStatus) -> ApiError:
-    code, wait = _CLOSED[status.state]
-    return ApiError(503, code, status.sentence or "the model is loading", retry_after=wait, source="engine")
 
 
 def _socket_of(plan: Plan, name: str) -> Path:
