@@ -199,21 +199,26 @@ def running(image: Stage, extra: dict[str, str], log: Path) -> Iterator[subproce
             process.wait()
 
 
-def main_process(process: subprocess.Popen[bytes]) -> int:
-    """Pid, as seen here, of the entry point itself: the child of `unshare`."""
+def main_process(process: subprocess.Popen[bytes]) -> int | None:
+    """Pid, as seen here, of the entry point itself: the child of `unshare`. None: not born yet, or gone."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    return int(children[0])
+    return int(children[0]) if children else None
 
 
 def stop(process: subprocess.Popen[bytes], image: Stage, patience: float) -> int:
     """`docker stop`: the stop signal to the entry point; its exit status. Raises `TimeoutExpired` when deaf."""
-    os.kill(main_process(process), signal.Signals[image.stop_signal])
+    pid = main_process(process)
+    if pid is not None:
+        os.kill(pid, signal.Signals[image.stop_signal])
     return process.wait(timeout=patience)
 
 
 def is_healthy(process: subprocess.Popen[bytes], image: Stage) -> bool:
     """One run of the health check, inside the running image, as its user."""
+    pid = main_process(process)
+    if pid is None:
+        return False
     inside = shlex.join(["env", "-i", *(f"{name}={value}" for name, value in image.environment.items())])
     check = f"exec {inside} {shlex.join(image.healthcheck)}"
-    enter = ["nsenter", "--target", str(main_process(process)), "--mount", "--pid", "--root"]
+    enter = ["nsenter", "--target", str(pid), "--mount", "--pid", "--root"]
     return subprocess.run([*enter, "chroot", f"--userspec={image.user}", "/", "sh", "-c", check]).returncode == 0
