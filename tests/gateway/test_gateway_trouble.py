@@ -27,7 +27,7 @@ from tandem.contract.messages import (
     RequestState,
     Subscribe,
 )
-from tandem.contract.plan import Live
+from tandem.contract.plan import KeySource, Live
 from tandem.gateway.inbox import MAX_BEHIND
 
 pytestmark = pytest.mark.anyio
@@ -323,6 +323,19 @@ async def test_live_limits_act_on_the_next_request(start: Start, tmp_path: Path)
         assert health["engine"]["counters"]["rounds_by_size"] == {"1": 5, "3": 7}
         assert health["engine"]["slots"][0]["rows"] == 12
         assert health["limits"]["max_queue"] == 4
+
+
+async def test_new_keys_and_a_new_retention_act_at_once(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("anna:sesame\n")
+    async with start() as appliance, director(appliance) as say:
+        assert (await appliance.chat()).status_code == 200
+        live = msgspec.structs.replace(make_live(KeySource(file=str(tmp_path / "keys"))), ledger_days=7)
+        say(live=live)
+        await appliance.until(lambda: appliance.service.live == live)
+        assert (await appliance.chat()).status_code == 401
+        appliance.http.headers["x-api-key"] = "sesame"
+        assert (await appliance.chat()).status_code == 200
+        assert appliance.service.ledger.days == 7
 
 
 async def test_the_last_word_stands_when_the_director_is_gone(start: Start) -> None:
