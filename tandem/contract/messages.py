@@ -140,6 +140,7 @@ class RefusalCode(StrEnum):
     MEMORY_TIMEOUT = "memory_wait_timeout"
     TOO_BIG = "does_not_fit"
     BAD_REQUEST = "invalid_request"
+    NO_MEMORY = "out_of_memory"  # a running request could not get memory for its next rows
     FAILED = "engine_error"
 
 
@@ -160,6 +161,15 @@ class SlotView(Struct, frozen=True):
     rows: int
     state: str  # idle | reading | writing
     request: str | None = None
+
+
+class KvUsage(Struct, frozen=True):
+    """What one kind of KV tensor takes on one slot, in bytes."""
+
+    slot: int
+    kind: str
+    reserved: int  # addresses, or what the whole window may take
+    committed: int  # memory
 
 
 class Counters(Struct, frozen=True):
@@ -192,6 +202,7 @@ class Health(Message, frozen=True):
     resident_bytes: int = 0
     slots: tuple[SlotView, ...] = ()
     counters: Counters | None = None
+    kv: tuple[KvUsage, ...] = ()
     facts: dict[str, str] = {}
 
 

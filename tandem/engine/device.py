@@ -14,11 +14,15 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 import psutil
+import torch
 
 from tandem.contract.messages import Health
-from tandem.contract.plan import Plan
+from tandem.contract.plan import EnginePlan, Plan
 from tandem.engine.engine import Engine, World
 from tandem.engine.letters import Link, Received, Sent
+from tandem.memory.cuda_pages import CudaPages
+from tandem.memory.host_pages import HostPages
+from tandem.memory.pages import PageBackend
 from tandem.memory.reading import read_memory
 from tandem.model.interface import Model
 from tandem.model.loading import load
@@ -33,7 +37,7 @@ def run(plan: Plan, link: Link, load: Load = load) -> None:
     """Returns when the engine has left; raises what loading or warming up raises, and our own bugs."""
     began = time.monotonic()
     model = load(Path(plan.engine.weights), plan.engine.compute, plan.engine.threads, _telling(link))
-    engine = Engine(model, plan.engine, plan.live, _room(), _world(link))
+    engine = Engine(model, plan.engine, plan.live, _room(), _world(link), _pages(plan.engine))
     link.health = Health(ready=False, state="loading", sentence="Loading: writing a first token", progress=1.0)
     engine.warm_up()
     # What exists now stays: a full collection would walk all of torch's modules in the middle of some round.
@@ -68,6 +72,13 @@ def _world(link: Link) -> World:
         noise=lambda: secrets.randbits(64),
         post=post,
     )
+
+
+def _pages(plan: EnginePlan) -> PageBackend | None:
+    """Where the KV pool takes its pages; None when it is off. Raises `CannotStart` where there are none to take."""
+    if not plan.kv_pool:
+        return None
+    return HostPages() if plan.device == "cpu" else CudaPages(torch.device(plan.device, 0))
 
 
 def _telling(link: Link) -> Callable[[float], None]:

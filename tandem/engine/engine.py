@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 import msgspec
@@ -26,17 +27,21 @@ from tandem.contract.messages import (
     Sampling,
     SetLive,
 )
-from tandem.contract.plan import EnginePlan, Live
+from tandem.contract.plan import EnginePlan, Live, SlotPlan
 from tandem.engine import round
 from tandem.engine.admit import RowCost
 from tandem.engine.gate import find_refusal
 from tandem.engine.letters import Leave, PeerGone, Received, Sent
 from tandem.engine.outbox import Outbox
 from tandem.engine.round import running_on
+from tandem.engine.row_memory import FirstWrite
 from tandem.engine.sample import make_choice
 from tandem.engine.schedule import Key, Schedule, Start
 from tandem.engine.slot import Failed, Request, Sequence, Slot
+from tandem.memory.kvpool import KVPool
+from tandem.memory.pages import CommitRefused, PageBackend
 from tandem.model.interface import Model
+from tandem.units import format_gib
 
 log = logging.getLogger("tandem.engine")
 
@@ -56,13 +61,17 @@ class World:
 
 
 class Engine:
-    def __init__(self, model: Model, plan: EnginePlan, live: Live, room: int, world: World) -> None:
-        """`room` is what the floor and all requests share: the machine's memory less the engine's own, in bytes."""
-        self.schedule = Schedule(
-            [Slot(slot.index, slot.window, model.new_state(slot.window)) for slot in plan.slots],
-            plan.chunk,
-            RowCost(plan.bytes_a_token, plan.workspace),
-        )
+    def __init__(
+        self, model: Model, plan: EnginePlan, live: Live, room: int, world: World, pages: PageBackend | None = None
+    ) -> None:
+        """`room` is what the floor and all requests share: the machine's memory less the engine's own, in bytes.
+
+        With `pages` the KV pool is on: rows have memory from the pass that writes them to the end of their request.
+        """
+        cost = RowCost(plan.bytes_a_token, plan.workspace)
+        pool = KVPool(pages, plan.kv_margin_rows, self._make_room) if pages else None
+        self.schedule = Schedule([_build_slot(slot, model, cost, pool) for slot in plan.slots], plan.chunk, cost)
+        self._pool = pool
         self._model = model
         self._chunk = plan.chunk
         self._live = live
@@ -128,6 +137,17 @@ class Engine:
         slot.forget()
         if isinstance(ended.end, Failed):
             raise RuntimeError(f"the model wrote nothing: {ended.end.sentence}")
+
+    # --- memory ---
+
+    def _make_room(self, size: int) -> None:
+        """A commit is about to take `size` bytes; the hard floor is not passed for it."""
+        available, floor = self._world.available(), self._live.floors.hard_floor
+        if available - size < floor:
+            raise CommitRefused(
+                f"memory is full: {format_gib(size)} GiB are needed for the next rows, {format_gib(available)} are "
+                f"available and {format_gib(floor)} are the hard floor"
+            )
 
     # --- receive ---
 
@@ -234,6 +254,7 @@ class Engine:
             waiting_memory=self.schedule.num_waiting_for_memory,
             slots=tuple(slot.view for slot in self.schedule.slots),
             counters=self._outbox.tally.counters(),
+            kv=tuple(chain.from_iterable(slot.memory.usage for slot in self.schedule.slots)),
             facts=self._facts,
         )
 
@@ -269,13 +290,23 @@ class Engine:
         bucket = self._model.row_bucket
         for together in (writing[at : at + bucket] for at in range(0, len(writing), bucket)):
             began = self._world.clock()
-            round.step(self._model, together)
+            taking_part = round.step(self._model, together)
             ended = self._world.clock()
-            self._outbox.tally.note_round(len(together), ended - began)
+            if taking_part:
+                self._outbox.tally.note_round(taking_part, ended - began)
             for slot in together:
                 self._outbox.tokens(running_on(slot), ended)
         self._chunk_was_last = False
 
     def check_integrity(self) -> None:
         self.schedule.check_integrity()
+        if self._pool:
+            self._pool.check_integrity()
         assert self._leave_by is None or self._draining, "who leaves takes nothing new"
+
+
+def _build_slot(plan: SlotPlan, model: Model, cost: RowCost, pool: KVPool | None) -> Slot:
+    if pool is None:
+        return Slot(plan.index, plan.window, model.new_state(plan.window), FirstWrite(plan.index, plan.window, cost))
+    memory = pool.slot()
+    return Slot(plan.index, plan.window, model.new_state(plan.window, memory.allocate), memory)

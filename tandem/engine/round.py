@@ -8,18 +8,40 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
 import torch
 from torch import Tensor
 
+from tandem.contract.messages import RefusalCode
 from tandem.engine.slot import Failed, Sequence, Slot
+from tandem.memory.pages import CommitRefused
 from tandem.model.interface import Block, Model, Wants
 
 log = logging.getLogger("tandem.engine")
 
+NO_MEMORY_RETRY: Final = 15.0  # seconds; by then some request has given its rows back
 
-def step(model: Model, slots: list[Slot]) -> None:
-    """One round over writing slots: draft, one joint pass, accept, commit. At most `model.row_bucket` rows."""
+
+def commit(slot: Slot, rows: int) -> bool:
+    """Whether the first `rows` rows have memory now; a refusal ends the request that wanted them, and no other."""
+    try:
+        slot.memory.commit(rows)
+    except CommitRefused as refused:
+        log.warning("slot %d: %s", slot.index, refused)
+        running_on(slot).end = Failed(str(refused), RefusalCode.NO_MEMORY, NO_MEMORY_RETRY)
+        return False
+    return True
+
+
+def step(model: Model, slots: list[Slot]) -> int:
+    """One round over writing slots: draft, one joint pass, accept, commit. At most `model.row_bucket` rows.
+
+    Returns how many slots took part: a slot that gets no memory for its next row does not.
+    """
+    slots = [slot for slot in slots if commit(slot, slot.rows + 1)]
+    if not slots:
+        return 0
     with ending_only(slots):
         blocks = [draft(slot) for slot in slots]
         logits = model.forward(blocks)  # [rows of all blocks, vocab]
@@ -28,6 +50,7 @@ def step(model: Model, slots: list[Slot]) -> None:
                 chosen = accept(running_on(slot), rows)
                 slot.wrote(block.start + len(chosen))
                 running_on(slot).commit(chosen)
+    return len(slots)
 
 
 def draft(slot: Slot) -> Block:
@@ -45,6 +68,8 @@ def read_chunk(model: Model, slot: Slot, chunk: int) -> int:
     sequence = running_on(slot)
     prompt, start = sequence.prompt, sequence.read
     end = min(start - start % chunk + chunk, len(prompt))
+    if not commit(slot, end):
+        return 0
     with ending_only([slot]):
         wants = Wants.LAST if end == len(prompt) else Wants.NONE
         logits = model.forward([Block(torch.tensor(prompt[start:end]), start, slot.state, wants)])

@@ -139,7 +139,7 @@ class Schedule:
                 return None
             routes[key] = found
             rows = len(request.ask.tokens) + found.max_tokens
-            return Offer(found.slot, self.cost.reservation(rows, self.slots[found.slot].committed))
+            return Offer(found.slot, self._reservation(self.slots[found.slot], rows, reading=True))
 
         boundary: Boundary[Key] = decide(
             [self._reserved(slot) for slot in self.running],
@@ -164,8 +164,11 @@ class Schedule:
         sequence = slot.sequence
         assert sequence is not None
         rows = len(sequence.prompt) + sequence.max_tokens
-        reserved = self.cost.reservation(rows, slot.committed, sequence.is_reading)
-        return Running(slot.index, sequence.tokens_left, reserved)
+        return Running(slot.index, sequence.tokens_left, self._reservation(slot, rows, sequence.is_reading))
+
+    def _reservation(self, slot: Slot, rows: int, reading: bool) -> int:
+        """What a request of `rows` = prompt + max_tokens may still take on `slot`."""
+        return (self.cost.workspace if reading else 0) + slot.memory.still_to_commit(rows)
 
     def note_duration(self, seconds: float) -> None:
         """A request ended after `seconds` on its slot."""

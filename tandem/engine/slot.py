@@ -1,6 +1,6 @@
 """A slot: room for one sequence, the sequence that runs there, and what stays when it has ended.
 
-Only the device thread touches a slot. Nothing here knows the queue, routing or memory.
+Only the device thread touches a slot. Nothing here knows the queue or routing.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tandem.contract.messages import FinishReason, Generate, RefusalCode, SlotView
+from tandem.engine.row_memory import RowMemory
 from tandem.engine.sample import Choose
 from tandem.model.interface import SequenceState
 
@@ -113,8 +114,8 @@ class Slot:
     index: int
     window: int
     state: SequenceState
+    memory: RowMemory
     rows: int = 0  # of the sequence that runs, or ran last
-    committed: int = 0  # most rows ever written: memory stands behind that many
     kept: Resident = NOTHING_KEPT
     sequence: Sequence | None = None
     last_used: float = 0.0
@@ -129,7 +130,6 @@ class Slot:
     def wrote(self, rows: int) -> None:
         """The first `rows` rows of the state now hold this sequence."""
         self.rows = rows
-        self.committed = max(self.committed, rows)
 
     def keep(self, rows: int) -> None:
         """The first `rows` rows were written by whole chunks."""
@@ -139,6 +139,7 @@ class Slot:
         """An idle slot holds nothing any more."""
         assert self.sequence is None
         self.kept, self.rows = NOTHING_KEPT, 0
+        self.memory.give_back(0)
 
     def end(self, now: float) -> Sequence:
         """Free the slot. What failed leaves nothing to resume on."""
@@ -148,6 +149,7 @@ class Slot:
         if isinstance(ended.end, Failed):
             self.kept = NOTHING_KEPT
         self.rows = self.kept.rows
+        self.memory.give_back(self.rows)
         return ended
 
     @property
@@ -158,8 +160,8 @@ class Slot:
         return SlotView(self.index, self.window, self.rows, state, self.sequence.request.ask.id)
 
     def check_integrity(self, chunk: int) -> None:
-        assert 0 <= self.rows <= self.committed <= self.window == self.state.window, f"rows of {self.view}"
-        assert self.kept.rows <= self.committed and self.kept.rows % chunk == 0, f"kept rows of {self.view}"
+        assert 0 <= self.rows <= self.memory.rows <= self.window == self.state.window, f"rows of {self.view}"
+        assert self.kept.rows <= self.memory.rows and self.kept.rows % chunk == 0, f"kept rows of {self.view}"
         assert self.kept.rows <= len(self.kept.tokens), f"kept tokens of {self.view}"
         if (sequence := self.sequence) is None:
             assert self.rows == self.kept.rows, f"an idle slot holds what is kept: {self.view}"

@@ -17,17 +17,8 @@ from itertools import chain
 import torch
 from torch import Tensor
 
+from tandem.contract.messages import KvUsage
 from tandem.memory.pages import AddressRange, PageBackend
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """What one kind of tensor takes on one slot, in bytes."""
-
-    slot: int
-    kind: str
-    reserved: int  # addresses
-    committed: int  # memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +85,7 @@ class SlotRows:
         self._window = 0  # rows of the longest tensor
         self._asked = 0  # the pages of the first so many rows have memory, no others
         self.rows = 0  # so every tensor has memory for this many
-        self.usage: tuple[Usage, ...] = ()  # by kind, in the order they were allocated
+        self.usage: tuple[KvUsage, ...] = ()  # by kind, in the order they were allocated
 
     def allocate(self, shape: Sequence[int], dtype: torch.dtype, row_axis: int = 0, kind: str = "attention") -> Tensor:
         """A tensor like `torch.empty(shape, dtype=dtype)`, but without memory for its rows.
@@ -172,9 +163,9 @@ class SlotRows:
         self.rows = min(short, default=self._window)
         self.usage = tuple(map(self._sum_up, dict.fromkeys(tensor.kind for tensor in self._tensors)))
 
-    def _sum_up(self, kind: str) -> Usage:
+    def _sum_up(self, kind: str) -> KvUsage:
         ranges = [tensor.addresses for tensor in self._tensors if tensor.kind == kind]
-        return Usage(self.index, kind, sum(each.size for each in ranges), sum(each.committed for each in ranges))
+        return KvUsage(self.index, kind, sum(each.size for each in ranges), sum(each.committed for each in ranges))
 
 
 class KVPool:
@@ -207,7 +198,7 @@ class KVPool:
         return self._pages.spare
 
     @property
-    def usage(self) -> tuple[Usage, ...]:
+    def usage(self) -> tuple[KvUsage, ...]:
         """By slot and kind."""
         return tuple(chain.from_iterable(slot.usage for slot in self.slots))
 

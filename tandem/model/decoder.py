@@ -20,12 +20,12 @@ from tandem.model.interface import Block
 from tandem.model.layers import RmsNorm
 from tandem.model.passes import Pass, passes
 from tandem.model.rope import Rope
-from tandem.model.state import Part, SequenceState
+from tandem.model.state import Allocate, Part, SequenceState, allocate_at_once
 from tandem.model.weights.quant import Matrix, Projection
 
 
 class Mixer(Protocol):
-    def new_parts(self, window: int) -> list[Part]:
+    def new_parts(self, window: int, allocate: Allocate) -> list[Part]:
         """What it keeps of one sequence."""
         ...
 
@@ -43,7 +43,7 @@ class FeedForwardLike(Protocol):
 
 
 class LayerLike(Protocol):
-    def new_parts(self, window: int) -> list[Part]: ...
+    def new_parts(self, window: int, allocate: Allocate) -> list[Part]: ...
 
     def products(self) -> Iterator[Projection]: ...
 
@@ -61,8 +61,8 @@ class Layer:
     feed_forward_norm: RmsNorm
     feed_forward: FeedForwardLike
 
-    def new_parts(self, window: int) -> list[Part]:
-        return self.mixer.new_parts(window)
+    def new_parts(self, window: int, allocate: Allocate) -> list[Part]:
+        return self.mixer.new_parts(window, allocate)
 
     def products(self) -> Iterator[Projection]:
         yield from self.mixer.products()
@@ -101,10 +101,10 @@ class Decoder:
     def row_bucket(self) -> int:
         return measure_row_bucket(self._row_functions(), self._dtype)
 
-    def new_state(self, window: int) -> SequenceState:
+    def new_state(self, window: int, allocate: Allocate = allocate_at_once) -> SequenceState:
         if not 0 < window <= self.config.window:
             raise ValueError(f"a window of {window} rows; the model has 1 to {self.config.window}")
-        return SequenceState(window, self._dtype, [layer.new_parts(window) for layer in self._layers])
+        return SequenceState(window, self._dtype, [layer.new_parts(window, allocate) for layer in self._layers])
 
     @torch.inference_mode()
     def forward(self, blocks: Sequence[Block]) -> Tensor:

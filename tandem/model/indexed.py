@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from tandem.model.config import IndexConfig
+from tandem.model.state import Allocate, allocate_at_once
 from tandem.model.tree import Tree
 
 ROWS_AT_ONCE: Final = 16
@@ -45,9 +46,16 @@ class BlockIndex:
     first looked at.
     """
 
-    def __init__(self, config: IndexConfig, window: int, dtype: torch.dtype, finish: Finish) -> None:
+    def __init__(
+        self,
+        config: IndexConfig,
+        window: int,
+        dtype: torch.dtype,
+        finish: Finish,
+        allocate: Allocate = allocate_at_once,
+    ) -> None:
         self.config = config
-        self.keys = torch.empty(window, config.dim, dtype=dtype)
+        self.keys = allocate((window, config.dim), dtype, 0, "index")
         self._finish = finish
         self._blocks = torch.empty(window // config.ratio, config.dim, dtype=dtype)
         self._made = 0  # blocks whose keys are up to date

@@ -15,10 +15,10 @@ from typing import Protocol
 from torch import Tensor
 
 from tandem.model.config import ModelConfig
-from tandem.model.state import SequenceState
+from tandem.model.state import Allocate, SequenceState, allocate_at_once
 from tandem.model.tree import Tree
 
-__all__ = ["Block", "Model", "SequenceState", "Wants"]
+__all__ = ["Allocate", "Block", "Model", "SequenceState", "Wants", "allocate_at_once"]
 
 
 class Wants(Enum):
@@ -58,8 +58,8 @@ class Model(Protocol):
         """
         ...
 
-    def new_state(self, window: int) -> SequenceState:
-        """An empty state for `window` rows."""
+    def new_state(self, window: int, allocate: Allocate = allocate_at_once) -> SequenceState:
+        """An empty state for `window` rows, which lie where `allocate` puts them."""
         ...
 
     def forward(self, blocks: Sequence[Block]) -> Tensor:

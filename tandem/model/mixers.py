@@ -20,7 +20,7 @@ from tandem.model.indexed import BlockIndex, attend_selected
 from tandem.model.layers import RmsNorm
 from tandem.model.passes import Pass, Span
 from tandem.model.rope import Rope, turn_
-from tandem.model.state import KvRows, Part, Recurrent, Tail
+from tandem.model.state import Allocate, KvRows, Part, Recurrent, Tail
 from tandem.model.weights.quant import Projection
 
 
@@ -45,8 +45,8 @@ class Attention:
         self._key_norm = key_norm
         self._dtype = dtype
 
-    def new_parts(self, window: int) -> list[Part]:
-        return [KvRows(window, self.config.kv_heads, self.config.head_dim, self._dtype)]
+    def new_parts(self, window: int, allocate: Allocate) -> list[Part]:
+        return [KvRows(window, self.config.kv_heads, self.config.head_dim, self._dtype, allocate)]
 
     def products(self) -> Iterator[Projection]:
         yield from (self.inputs, self.output)
@@ -97,8 +97,11 @@ class IndexedAttention(Attention):
         self._index_key_norm = index_key_norm
         self._rope = rope
 
-    def new_parts(self, window: int) -> list[Part]:
-        return [*super().new_parts(window), BlockIndex(self.index, window, self._dtype, self._finish)]
+    def new_parts(self, window: int, allocate: Allocate) -> list[Part]:
+        return [
+            *super().new_parts(window, allocate),
+            BlockIndex(self.index, window, self._dtype, self._finish, allocate),
+        ]
 
     def products(self) -> Iterator[Projection]:
         yield from super().products()
@@ -154,7 +157,7 @@ class DeltaMixer:
         self._gate = gate
         self._dtype = dtype
 
-    def new_parts(self, window: int) -> list[Part]:
+    def new_parts(self, window: int, allocate: Allocate) -> list[Part]:
         config = self.config
         return [
             Recurrent(config.value_heads, config.key_dim, config.value_dim),

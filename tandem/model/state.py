@@ -21,6 +21,20 @@ from torch import Tensor
 from tandem.model.delta import Corrections, next_tail
 
 
+class Allocate(Protocol):
+    """Where rows lie: a tensor like `torch.empty`'s, whose axis `row_axis` counts rows. `kind` is for accounting.
+
+    Rows may have memory only from the moment that someone sees to it; a state touches none before a pass writes it.
+    """
+
+    def __call__(self, shape: Sequence[int], dtype: torch.dtype, row_axis: int, kind: str) -> Tensor: ...
+
+
+def allocate_at_once(shape: Sequence[int], dtype: torch.dtype, row_axis: int, kind: str) -> Tensor:
+    """An ordinary tensor. It is not initialised: on a CPU the kernel gives memory to a row when it is first written."""
+    return torch.empty(tuple(shape), dtype=dtype)
+
+
 class Part(Protocol):
     """The tensors of one kind of memory in one layer."""
 
@@ -48,9 +62,10 @@ class KvRows:
     of all heads.
     """
 
-    def __init__(self, window: int, kv_heads: int, head_dim: int, dtype: torch.dtype) -> None:
-        # Not initialised: on a CPU the kernel gives memory to a row only when it is first written.
-        self.kv = torch.empty(2, 1, kv_heads, window, head_dim, dtype=dtype)
+    def __init__(
+        self, window: int, kv_heads: int, head_dim: int, dtype: torch.dtype, allocate: Allocate = allocate_at_once
+    ) -> None:
+        self.kv = allocate((2, 1, kv_heads, window, head_dim), dtype, 3, "attention")
 
     def by_row(self) -> Sequence[Tensor]:
         return (self.kv[0, 0].transpose(0, 1), self.kv[1, 0].transpose(0, 1))

@@ -40,8 +40,9 @@ from tandem.contract.plan import (
 )
 from tandem.engine.engine import Engine, World
 from tandem.engine.letters import Leave, PeerGone, Received, Sent
+from tandem.memory.pages import PageBackend
 from tandem.model.config import ModelConfig
-from tandem.model.interface import Block, SequenceState, Wants
+from tandem.model.interface import Allocate, Block, SequenceState, Wants, allocate_at_once
 
 VOCAB = 64
 CHUNK = 4
@@ -54,9 +55,9 @@ CONFIG = ModelConfig(**{**{each.name: 1 for each in fields(ModelConfig)}, "vocab
 class ToyState(SequenceState):
     """One number a row: a hash of every token up to it and of the shapes of the passes that wrote them."""
 
-    def __init__(self, window: int) -> None:
+    def __init__(self, window: int, allocate: Allocate) -> None:
         self.window = window
-        self.hashes = np.zeros(window, dtype=np.uint64)
+        self.hashes = allocate((window,), torch.int64, 0, "attention").numpy().view(np.uint64)
 
 
 class ToyModel:
@@ -73,8 +74,8 @@ class ToyModel:
         self.passes: list[list[int]] = []  # rows of each block of each pass
         self.broken: list[Exception] = []  # raised by the next passes, one each
 
-    def new_state(self, window: int) -> ToyState:
-        return ToyState(window)
+    def new_state(self, window: int, allocate: Allocate = allocate_at_once) -> ToyState:
+        return ToyState(window, allocate)
 
     def forward(self, blocks: Sequence[Block]) -> Tensor:
         self.passes.append([block.rows for block in blocks])
@@ -217,7 +218,13 @@ class Hand:
         return [message for message in self.to(id, peer) if isinstance(message, Progress)]
 
 
-def hand(plan: EnginePlan | None = None, limits: Live | None = None, row_bucket: int = 8, room: int = 64 * GIB) -> Hand:
+def hand(
+    plan: EnginePlan | None = None,
+    limits: Live | None = None,
+    row_bucket: int = 8,
+    room: int = 64 * GIB,
+    pages: PageBackend | None = None,
+) -> Hand:
     model = ToyModel(row_bucket)
     driver: Hand
 
@@ -232,7 +239,7 @@ def hand(plan: EnginePlan | None = None, limits: Live | None = None, row_bucket:
         post=post,
     )
     driver = Hand(Engine.__new__(Engine), model)
-    driver.engine.__init__(model, plan or engine_plan(), limits or live(), room, world)  # type: ignore[misc]
+    driver.engine.__init__(model, plan or engine_plan(), limits or live(), room, world, pages)  # type: ignore[misc]
     return driver
 
 

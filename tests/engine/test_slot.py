@@ -8,6 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandem.contract.messages import FinishReason
+from tandem.engine.admit import RowCost
+from tandem.engine.row_memory import FirstWrite
 from tandem.engine.sample import make_choice
 from tandem.engine.slot import Failed, Request, Resident, Sequence, Slot
 
@@ -62,8 +64,9 @@ def test_untold_tokens_are_taken_once() -> None:
 
 
 def slot_with(rows: int) -> Slot:
-    slot = Slot(0, 64, ToyModel().new_state(64))
+    slot = Slot(0, 64, ToyModel().new_state(64), FirstWrite(0, 64, RowCost(a_token=1, workspace=0)))
     slot.begin(sequence(prompt=tuple(range(10))))
+    slot.memory.commit(rows)
     slot.wrote(rows)
     slot.keep(rows - rows % CHUNK)
     return slot
@@ -72,7 +75,7 @@ def slot_with(rows: int) -> Slot:
 def test_an_ended_sequence_leaves_its_whole_chunks() -> None:
     slot = slot_with(10)
     slot.end(7.0)
-    assert (slot.kept.rows, slot.rows, slot.committed, slot.last_used) == (8, 8, 10, 7.0)
+    assert (slot.kept.rows, slot.rows, slot.memory.rows, slot.last_used) == (8, 8, 10, 7.0)
     slot.check_integrity(CHUNK)
 
 
@@ -81,7 +84,7 @@ def test_a_failed_sequence_leaves_nothing_to_resume_on() -> None:
     assert slot.sequence is not None
     slot.sequence.end = Failed("it broke")
     slot.end(7.0)
-    assert (slot.kept.rows, slot.rows, slot.committed) == (0, 0, 10)
+    assert (slot.kept.rows, slot.rows, slot.memory.rows) == (0, 0, 10)
 
 
 def test_what_was_committed_once_stays_committed() -> None:
@@ -89,7 +92,7 @@ def test_what_was_committed_once_stays_committed() -> None:
     slot.end(7.0)
     slot.begin(sequence(prompt=(9, 9, 9)))
     slot.wrote(3)
-    assert (slot.rows, slot.committed) == (3, 10)
+    assert (slot.rows, slot.memory.rows) == (3, 10)
 
 
 def test_what_the_next_sequence_does_not_share_is_no_longer_kept() -> None:

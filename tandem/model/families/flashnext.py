@@ -19,7 +19,7 @@ from tandem.model.moe import Experts
 from tandem.model.ngrams import Hashing, NgramMemory, hashing, table_rows
 from tandem.model.passes import Pass
 from tandem.model.rope import Rope
-from tandem.model.state import Part
+from tandem.model.state import Allocate, Part
 from tandem.model.weights.checkpoint import Source
 from tandem.model.weights.quant import Compute, Projection
 
@@ -34,8 +34,8 @@ class HyperLayer:
     feed_forward_connection: Connection
     feed_forward: Experts
 
-    def new_parts(self, window: int) -> list[Part]:
-        return [*self.mixer.new_parts(window), *(self.ngrams.new_parts() if self.ngrams else ())]
+    def new_parts(self, window: int, allocate: Allocate) -> list[Part]:
+        return [*self.mixer.new_parts(window, allocate), *(self.ngrams.new_parts() if self.ngrams else ())]
 
     def products(self) -> Iterator[Projection]:
         for each in (self.ngrams, self.mixer_connection, self.mixer, self.feed_forward_connection, self.feed_forward):

@@ -13,7 +13,7 @@ from tandem.errors import CannotStart
 from tandem.model.attention import attend
 from tandem.model.bucket import RowFunction, measure_row_bucket
 from tandem.model.config import ModelConfig
-from tandem.model.interface import Block, SequenceState
+from tandem.model.interface import Allocate, Block, SequenceState, allocate_at_once
 from tandem.model.layers import RmsNorm, gated_silu
 from tandem.model.passes import Pass, passes
 from tandem.model.rope import Rope, turn_
@@ -92,11 +92,11 @@ class Llama:
         rope = Rope(config.head_dim, config.rope_base, config.window, factors)
         return cls(config, compute, embedding, layers, norm(OUTPUT_NORM), head, rope)
 
-    def new_state(self, window: int) -> SequenceState:
+    def new_state(self, window: int, allocate: Allocate = allocate_at_once) -> SequenceState:
         if not 0 < window <= self.config.window:
             raise ValueError(f"a window of {window} rows; the model has 1 to {self.config.window}")
         config, dtype = self.config, self._compute.dtype
-        rows = [[KvRows(window, config.kv_heads, config.head_dim, dtype)] for _ in range(config.layers)]
+        rows = [[KvRows(window, config.kv_heads, config.head_dim, dtype, allocate)] for _ in range(config.layers)]
         return SequenceState(window, dtype, rows)
 
     @torch.inference_mode()
