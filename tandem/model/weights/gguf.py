@@ -46,6 +46,7 @@ _SCALARS: Final = {
     _VALUE.FLOAT64: "<d",
 }
 _NAMES_SHOWN: Final = 4  # tensors listed in one sentence
+_WIDENED: Final = 1 << 20  # weights brought to float32 at a time
 _BLOCK: Final = 32  # weights that share a scale in the four-bit formats
 
 
@@ -79,12 +80,15 @@ class StoredTensor:
 
         data = self.file.read(self)
         if self.kind is _KIND.F32:
-            weights = torch.frombuffer(data, dtype=torch.float32).clone()
-        else:
-            block, block_bytes = gguf.GGML_QUANT_SIZES[self.kind]
-            stored = np.frombuffer(data, dtype=np.uint8).reshape(-1, self.shape[-1] // block * block_bytes)
-            weights = torch.from_numpy(gguf.quants.dequantize(stored, self.kind))
-        return self._finite(weights).reshape(self.shape)
+            return self._finite(torch.frombuffer(data, dtype=torch.float32).clone()).reshape(self.shape)
+        block, block_bytes = gguf.GGML_QUANT_SIZES[self.kind]
+        width = self.shape[-1]
+        stored = np.frombuffer(data, dtype=np.uint8).reshape(-1, width // block * block_bytes)
+        weights = np.empty((stored.shape[0], width), dtype=np.float32)
+        rows = max(1, _WIDENED // width)
+        for first in range(0, stored.shape[0], rows):  # widening takes twice what it makes
+            weights[first : first + rows] = gguf.quants.dequantize(stored[first : first + rows], self.kind)
+        return self._finite(torch.from_numpy(weights)).reshape(self.shape)
 
     def four_bit(self) -> FourBit:
         """The weights of a Q4_0 or Q4_1 matrix without loss. Raises `CannotStart` as `float32` does."""
