@@ -88,8 +88,11 @@ def image() -> Iterator[Stage]:
     """The last stage of our Dockerfile, every step carried out in an overlay of this machine."""
     if not can_overlay():
         pytest.skip("carrying a Dockerfile out needs root, overlayfs and apt")
-    with tempfile.TemporaryDirectory(prefix="tandem-image-") as scratch:
-        yield Build(PROJECT, Path(scratch), {}).carry_out(parse(DOCKERFILE.read_text()))
+    scratch = Path(tempfile.mkdtemp(prefix="tandem-image-"))
+    try:
+        yield Build(PROJECT, scratch, {}).carry_out(parse(DOCKERFILE.read_text()))
+    finally:
+        subprocess.run(["rm", "-rf", scratch], check=True)  # a hundred thousand files: shutil takes minutes
 
 
 @pytest.mark.slow
