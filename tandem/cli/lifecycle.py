@@ -60,10 +60,11 @@ def up(
     documents = load(appliance, flags)
     if Lock(_paths(documents.state)).is_held():
         raise typer.Exit(_already_up(documents))
-    plan = compile_plan(documents, read_box())
+    compile_plan(documents, read_box())  # what does not fit is refused before anything is fetched
+    ensure_weights(documents)
+    plan = compile_plan(load(appliance, flags), read_box())
     for warning in plan.warnings:
         typer.echo(f"warning: {warning}", err=True)
-    ensure_weights(documents)
     raise typer.Exit(asyncio.run(raise_appliance(plan, detach=detach, variables=as_variables(flags))))
 
 
