@@ -17,7 +17,7 @@ from torch import Tensor
 from tandem.model.bucket import RowFunction, measure_row_bucket
 from tandem.model.config import ModelConfig
 from tandem.model.interface import Block
-from tandem.model.layers import RmsNorm
+from tandem.model.layers import RmsNorm, gated_silu
 from tandem.model.passes import Pass, passes
 from tandem.model.rope import Rope
 from tandem.model.state import Allocate, Part, SequenceState, allocate_at_once
@@ -39,6 +39,10 @@ class Mixer(Protocol):
 class FeedForwardLike(Protocol):
     def products(self) -> Iterator[Projection]: ...
 
+    def gated_widths(self) -> Iterator[int]:
+        """Of the rows between its two products."""
+        ...
+
     def __call__(self, rows: Tensor) -> Tensor: ...
 
 
@@ -46,6 +50,8 @@ class LayerLike(Protocol):
     def new_parts(self, window: int, allocate: Allocate) -> list[Part]: ...
 
     def products(self) -> Iterator[Projection]: ...
+
+    def gated_widths(self) -> Iterator[int]: ...
 
     def __call__(self, stream: Tensor, run: Pass, turns: Tensor) -> Tensor:
         """The residual stream after the layer; may change it in place."""
@@ -67,6 +73,9 @@ class Layer:
     def products(self) -> Iterator[Projection]:
         yield from self.mixer.products()
         yield from self.feed_forward.products()
+
+    def gated_widths(self) -> Iterator[int]:
+        return self.feed_forward.gated_widths()
 
     def __call__(self, stream: Tensor, run: Pass, turns: Tensor) -> Tensor:
         stream += self.mixer(self.mixer_norm(stream), run, turns)
@@ -126,10 +135,9 @@ class Decoder:
         return self._head(self._leave(stream)).float()
 
     def _row_functions(self) -> Iterator[tuple[RowFunction, int]]:
-        """One product of each kind and shape that runs over all rows of a pass at once."""
-        seen = set()
-        for product in (self._head, *(product for layer in self._layers for product in layer.products())):
-            kind = (type(product), product.shape)
-            if kind not in seen:
-                seen.add(kind)
-                yield product, product.shape[1]
+        """One of each kind and shape of what runs over all rows of a pass at once."""
+        products = [self._head, *(product for layer in self._layers for product in layer.products())]
+        for product in {(type(each), each.shape): each for each in products}.values():
+            yield product, product.shape[1]
+        for width in {width for layer in self._layers for width in layer.gated_widths()}:
+            yield gated_silu, 2 * width

@@ -29,6 +29,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from tandem.model import exact
 from tandem.model.tree import Tree, chain
 
 PIECE: Final = 64
@@ -86,7 +87,7 @@ def step(memory: Tensor, rows: Rows) -> Tensor:
     Elementwise products and sums over one axis, so the bits of a row are its own.
     """
     keys, rates = rows.keys[:, 0, :, None], rows.rates[:, 0, None]
-    memory.mul_(rows.log_decay[:, 0].exp()[:, None, None])
+    memory.mul_(exact.exp(rows.log_decay[:, 0])[:, None, None])
     corrections = rates * (rows.values[:, 0] - (memory * keys).sum(dim=1))
     memory.addcmul_(keys, corrections[:, None])
     return (memory * rows.queries[:, 0, :, None]).sum(dim=1, keepdim=True)

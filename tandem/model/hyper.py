@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from tandem.model import exact
 from tandem.model.weights.quant import Projection
 
 
@@ -65,5 +66,5 @@ class Connection:
     def read(self, streams: Tensor) -> tuple[Tensor, Tensor]:
         """The layer's input [rows, hidden], and the weight of its answer in each stream, float32 [rows, streams, 1]."""
         mixed, flat = self._blend.read(streams)
-        weights = 2 * (self._inject(flat).float() / streams.shape[1]).sigmoid()
+        weights = 2 * exact.sigmoid(self._inject(flat).float() / streams.shape[1])
         return mixed, weights[..., None]

@@ -118,22 +118,22 @@ def _packed(rows: Tensor, valid: Tensor, most: int) -> Selection:
     return Selection(rows.gather(1, order).where(valid, 0), valid)
 
 
-def attend_selected(queries: Tensor, keys: Tensor, values: Tensor, selection: Selection, scale: float) -> Tensor:
+def attend_selected(
+    queries: Tensor, keys: Tensor, values: Tensor, selection: Selection, scale: float, at_once: int = ROWS_AT_ONCE
+) -> Tensor:
     """Attention of each row over its own selection: [rows, heads, dim].
 
     `queries` [rows, heads, dim]; `keys` and `values` [window, kv_heads, dim], of which only selected rows are read.
+    With one row `at_once` a row's bits are its own; more share one padded width.
     """
-    kv_heads = keys.shape[1]
+    kv_heads, dim = keys.shape[1], keys.shape[2]
     outputs = []
-    for start in range(0, queries.shape[0], ROWS_AT_ONCE):
-        stop = start + ROWS_AT_ONCE
-        chosen = selection.rows[start:stop]
-        query = queries[start:stop].reshape(
-            chosen.shape[0], kv_heads, -1, keys.shape[2]
-        )  # [some, kv_heads, group, dim]
-        found = keys[chosen].permute(0, 2, 3, 1)  # [some, kv_heads, dim, width]
-        scores = (query @ found).float() * scale
-        scores = scores.masked_fill(~selection.valid[start:stop, None, None], float("-inf"))
-        weights = scores.softmax(dim=-1).to(values.dtype)
+    for start in range(0, queries.shape[0], at_once):
+        part = slice(start, start + at_once)
+        width = int(selection.valid[part].sum(dim=1).max())
+        chosen, valid = selection.rows[part, :width], selection.valid[part, :width]
+        query = queries[part].reshape(chosen.shape[0], kv_heads, -1, dim)  # [some, kv_heads, group, dim]
+        scores = (query @ keys[chosen].permute(0, 2, 3, 1)).float() * scale  # [some, kv_heads, group, width]
+        weights = scores.masked_fill(~valid[:, None, None], float("-inf")).softmax(dim=-1).to(values.dtype)
         outputs.append((weights @ values[chosen].transpose(1, 2)).flatten(1, 2))
     return torch.cat(outputs)

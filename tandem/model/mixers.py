@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tandem.model import delta
+from tandem.model import delta, exact
 from tandem.model.attention import attend
 from tandem.model.config import AttentionConfig, DeltaConfig, IndexConfig
 from tandem.model.delta import Rows
-from tandem.model.indexed import BlockIndex, attend_selected
+from tandem.model.indexed import ROWS_AT_ONCE, BlockIndex, attend_selected
 from tandem.model.layers import RmsNorm
 from tandem.model.passes import Pass, Span
 from tandem.model.rope import Rope, turn_
@@ -126,7 +126,9 @@ class IndexedAttention(Attention):
             part.keys[span.start : span.start + span.rows] = fresh[span.place]
             selection = part.select(asked[span.place], span.start, span.tree)
             keys, values = kv[:, 0].transpose(1, 2)
-            answers.append(attend_selected(queries[span.place], keys, values, selection, self.config.head_dim**-0.5))
+            at_once = 1 if span.mask is None else ROWS_AT_ONCE
+            scale = self.config.head_dim**-0.5
+            answers.append(attend_selected(queries[span.place], keys, values, selection, scale, at_once))
         return torch.cat(answers).flatten(1)
 
 
@@ -174,8 +176,8 @@ class DeltaMixer:
         mixed, gates, rates, decays = torch.split(
             self.inputs(rows), [config.conv_width, config.value_width, heads, heads], dim=1
         )
-        rates = rates.float().sigmoid()
-        log_decay = -self._decay_rate * functional.softplus(decays.float() + self._decay_bias)
+        rates = exact.sigmoid(rates)
+        log_decay = -self._decay_rate * exact.softplus(decays.float() + self._decay_bias)
         read = torch.cat([self._recur(mixed, rates, log_decay, span) for span in run.spans])
         gated = self._norm(read).float() * self._gate(gates.float().view(-1, heads, config.value_dim))
         return self.output(gated.flatten(1).to(rows.dtype))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tandem.model import exact
 from tandem.model.layers import gated_silu
 from tandem.model.weights.quant import Projection
 
@@ -25,6 +26,9 @@ class FeedForward:
 
     def products(self) -> Iterator[Projection]:
         yield from (self.gate_up, self.down)
+
+    def gated_widths(self) -> Iterator[int]:
+        yield self.down.shape[1]
 
     def __call__(self, rows: Tensor) -> Tensor:
         """[rows, hidden] -> [rows, hidden]"""
@@ -45,6 +49,10 @@ class Experts:
         for expert in self.experts:
             yield from expert.products()
 
+    def gated_widths(self) -> Iterator[int]:
+        for each in (self.shared, *self.experts):
+            yield from each.gated_widths()
+
     def __call__(self, rows: Tensor) -> Tensor:
         """[rows, hidden] -> float32 [rows, hidden]"""
         shares, choices = self.route(rows)
@@ -55,7 +63,7 @@ class Experts:
         total = answers[:, 0] * shares[:, :1]
         for rank in range(1, self.chosen):
             total = total + answers[:, rank] * shares[:, rank, None]
-        return total + self.shared_gate(rows).float().sigmoid() * self.shared(rows).float()
+        return total + exact.sigmoid(self.shared_gate(rows)) * self.shared(rows).float()
 
     def route(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Each row's shares, which add up to 1, and their experts, best first: float32 and int64 [rows, chosen]."""

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tandem.model import delta
+from tandem.model import delta, exact
 from tandem.model.config import NgramConfig
 from tandem.model.hyper import StreamNorm
 from tandem.model.passes import Pass, Span
@@ -117,7 +117,7 @@ class NgramMemory:
         keys = self._key_norm(self._keys(embedded).float().view_as(streams))
         values = self._values(embedded).float()[:, None]
         agreement = (keys * self._query_norm(streams)).sum(dim=-1, keepdim=True) / sqrt(streams.shape[2])
-        gates = (agreement.abs().clamp_min(1e-6).sqrt() * agreement.sign()).sigmoid()
+        gates = exact.sigmoid(agreement.abs().clamp_min(1e-6).sqrt() * agreement.sign())
         brought = gates * values
         normed = self._conv_norm(brought).flatten(1).to(self._dtype)
         around = torch.cat([self._convolve(normed[span.place], span) for span in run.spans])

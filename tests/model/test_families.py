@@ -22,15 +22,8 @@ from tandem.model.state import SequenceState
 from tandem.model.tree import Tree
 from tandem.model.weights.quant import Compute
 
-WORST = {"qwen3": 2e-5, "qwen3-tied": 2e-5, "qwen35": 5e-4, "qwen35-moe": 5e-4, "flashnext": 2e-5}
-"""Largest difference of a logit to the reference at any position; logits reach 3 to 16.
-
-The Qwen3.5 family is allowed more because of its own rounding: where a DeltaNet head reads next to nothing, the norm
-behind it enlarges the last bits. The reference in float64 is as far from the reference in float32 there.
-"""
-
-USUAL = 1e-5
-"""Largest difference at half of the positions, in every family."""
+WORST = 3e-5
+"""Largest difference of a logit to the reference at any position; logits reach 3 to 16."""
 
 ROWS = 90
 WINDOW = 128
@@ -42,7 +35,6 @@ class Pair:
 
     model: Decoder
     reference: Any
-    tolerance: float
     known: dict[int, Tensor] = field(default_factory=dict)
     worst: float = 0.0
 
@@ -55,8 +47,7 @@ class Pair:
         """Logits of one position, [vocab], or of many, [rows, vocab]."""
         worst = (ours - expected).abs().amax(dim=-1)
         self.worst = max(self.worst, worst.max().item())
-        assert self.worst <= self.tolerance
-        assert worst.dim() == 0 or worst.shape[0] < 15 or worst.median() <= USUAL
+        assert self.worst <= WORST
 
     def state(self) -> SequenceState:
         return self.model.new_state(WINDOW)
@@ -78,7 +69,7 @@ def one_thread() -> Iterator[None]:
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     directory: Path = tmp_path_factory.mktemp(request.param)
     reference = save(request.param, directory)
-    return Pair(open_checkpoint(directory, Compute.FLOAT32), reference, WORST[request.param])
+    return Pair(open_checkpoint(directory, Compute.FLOAT32), reference)
 
 
 @pytest.fixture(autouse=True)
@@ -123,6 +114,33 @@ def test_a_joint_pass_of_three(pair: Pair) -> None:
             token = random_tokens(ROWS, seed)[start + step : start + step + 1]
             assert torch.equal(row, pair.read(alone[seed], token, start + step)[0])
             pair.close(row, pair.expected(seed)[start + step])
+
+
+def test_a_short_block_has_the_bits_of_its_rows_decoded(pair: Pair) -> None:
+    """What `row_bucket` promises: short enough, a block is its rows, whatever lies between the products."""
+    assert pair.model.row_bucket == 16
+    prompt, block = random_tokens(45, 1)[:29], random_tokens(45, 1)[29:]
+    whole, rows = pair.state(), pair.state()
+    for state in (whole, rows):
+        pair.read(state, prompt, 0, Wants.NONE)
+    together = pair.read(whole, block, 29)
+    alone = [pair.read(rows, block[row : row + 1], 29 + row) for row in range(16)]
+    assert torch.equal(together, torch.cat(alone))
+
+
+def test_a_row_of_a_tree_has_the_bits_of_its_path_where_rows_are_all_there_is(pair: Pair) -> None:
+    if pair.state().fixed_bytes:
+        pytest.skip("a recurrence solved for a tree adds in another order")
+    tree, prompt, guesses = TREES[0][0], random_tokens(29, 1), random_tokens(10, 5)
+    state = pair.state()
+    pair.read(state, prompt, 0, Wants.NONE)
+    verified = pair.model.forward([Block(guesses, 29, state, Wants.ALL, tree)])
+    for row in range(tree.rows):
+        alone = pair.state()
+        pair.read(alone, prompt, 0, Wants.NONE)
+        path = tree.path_to(row)
+        decoded = [pair.read(alone, guesses[each : each + 1], 29 + depth) for depth, each in enumerate(path)]
+        assert torch.equal(verified[row], decoded[-1][0])
 
 
 TREES = [

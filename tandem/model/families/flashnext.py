@@ -42,6 +42,9 @@ class HyperLayer:
             if each is not None:
                 yield from each.products()
 
+    def gated_widths(self) -> Iterator[int]:
+        return self.feed_forward.gated_widths()
+
     def __call__(self, stream: Tensor, run: Pass, turns: Tensor) -> Tensor:
         if self.ngrams is not None:
             stream += self.ngrams(stream, run)
