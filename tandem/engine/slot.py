@@ -132,7 +132,9 @@ class Slot:
         self.rows = rows
 
     def keep(self, rows: int) -> None:
-        """The first `rows` rows were written by whole chunks."""
+        """The first `rows` rows were written by whole chunks. A state that cannot be taken back to them keeps none."""
+        if not self.state.can_rewind:
+            return
         self.kept = Resident(self.kept.scope, self.kept.tokens, rows)
 
     def forget(self) -> None:

@@ -155,6 +155,8 @@ class Snapshot:
 class SequenceState:
     """Everything a model remembers of one sequence. It owns neither tokens nor a request."""
 
+    can_rewind: bool = True  # to any row; otherwise a sequence goes on where it is, starts over or is restored
+
     def __init__(self, window: int, dtype: torch.dtype, layers: Sequence[Sequence[Part]]) -> None:
         """`layers` are the parts of each layer; `dtype` is that of KV rows."""
         self.window = window
@@ -163,6 +165,7 @@ class SequenceState:
         self._parts = tuple(part for parts in self.layers for part in parts)
         self._rows = tuple(tensor for part in self._parts for tensor in part.by_row())
         self._fixed = tuple(tensor for part in self._parts for tensor in part.fixed())
+        self.can_rewind = not self._fixed
         self._position = 0
         self._tree: tuple[int, int] | None = None  # start and rows of a block that is not settled
 
@@ -194,7 +197,7 @@ class SequenceState:
 
     def resumable(self, rows: int) -> int:
         """The most rows, at most `rows`, after which the next block may start as things are."""
-        return rows if not self._fixed else self._position if self._position <= rows else 0
+        return rows if self.can_rewind else self._position if self._position <= rows else 0
 
     def begin(self, start: int, rows: int, settled: bool) -> None:
         """A pass is about to read `rows` rows at `start`, to stay (`settled`) or as a tree."""

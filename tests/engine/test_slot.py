@@ -63,8 +63,10 @@ def test_untold_tokens_are_taken_once() -> None:
     assert found.take_untold() == (5,)
 
 
-def slot_with(rows: int) -> Slot:
-    slot = Slot(0, 64, ToyModel().new_state(64), FirstWrite(0, 64, RowCost(a_token=1, workspace=0)))
+def slot_with(rows: int, can_rewind: bool = True) -> Slot:
+    state = ToyModel().new_state(64)
+    state.can_rewind = can_rewind
+    slot = Slot(0, 64, state, FirstWrite(0, 64, RowCost(a_token=1, workspace=0)))
     slot.begin(sequence(prompt=tuple(range(10))))
     slot.memory.commit(rows)
     slot.wrote(rows)
@@ -76,6 +78,13 @@ def test_an_ended_sequence_leaves_its_whole_chunks() -> None:
     slot = slot_with(10)
     slot.end(7.0)
     assert (slot.kept.rows, slot.rows, slot.memory.rows, slot.last_used) == (8, 8, 10, 7.0)
+    slot.check_integrity(CHUNK)
+
+
+def test_a_state_that_cannot_be_rewound_leaves_nothing_to_resume_on() -> None:
+    slot = slot_with(10, can_rewind=False)
+    slot.end(7.0)
+    assert (slot.kept.rows, slot.rows) == (0, 0)
     slot.check_integrity(CHUNK)
 
 

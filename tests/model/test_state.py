@@ -47,12 +47,13 @@ def test_rows_alone_can_be_rewound_to_anywhere() -> None:
     state.begin(0, 10, settled=True)
     assert [state.resumable(rows) for rows in (0, 4, 10)] == [0, 4, 10]
     state.begin(4, 3, settled=True)
-    assert state.fixed_bytes == 0 and state.snapshot().bytes == 0
+    assert state.can_rewind and state.fixed_bytes == 0 and state.snapshot().bytes == 0
 
 
 def test_a_recurrent_memory_goes_on_where_it_is_or_starts_over() -> None:
     state = hybrid()
     state.begin(0, 10, settled=True)
+    assert not state.can_rewind
     assert [state.resumable(rows) for rows in (0, 4, 10, 12)] == [0, 0, 10, 10]
     for start in (4, 12):
         with pytest.raises(AssertionError, match=f"at row 10, cannot go on at {start}"):
