@@ -112,7 +112,8 @@ class Int8:
 
     def lookup(self, tokens: Tensor) -> Tensor:
         """Rows of the matrix in float32."""
-        return self.quantized.index_select(0, tokens) * self.scale.index_select(0, tokens)[:, None].float()
+        scale: Tensor = self.scale.index_select(0, tokens)[:, None].float()
+        return self.quantized.index_select(0, tokens) * scale
 
 
 class Int4:
