@@ -90,7 +90,8 @@ def _draws(function: RowFunction, width: int, dtype: torch.dtype) -> Iterator[Te
 
 def _holds_up_to(function: RowFunction, rows: Tensor) -> int:
     """The largest power of two, at most the number of `rows`, up to which every count agrees with lone rows."""
-    alone = torch.cat([function(row.clone()) for row in torch.split(rows, 1)])  # clones: aligned as a pass's tensors are
+    # Clones: aligned as the tensors of a pass are.
+    alone = torch.cat([function(row.clone()) for row in torch.split(rows, 1)])
     for count in range(2, rows.shape[0] + 1):
         if not torch.equal(function(rows[:count].clone()), alone[:count]):
             return 1 << ((count - 1).bit_length() - 1)
