@@ -1,0 +1,152 @@
+"""`python -m bench.kv_pool WEIGHTS`: what the KV pool costs a prompt and an answer, and what one commit costs.
+
+Three states of one model do the same work in turns, pass by pass: rows in ordinary tensors, rows in the pool, and
+ordinary tensors again, whose distance from the first is the noise of this machine. Commits stand inside the timed
+passes, as in the engine; before each prompt the pool has given every page back, while ordinary rows keep theirs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean, median, quantiles
+
+import torch
+
+from bench.machine import facts
+from tandem.memory.host_pages import HostPages
+from tandem.memory.kvpool import KVPool, SlotRows
+from tandem.model import Block, Model, SequenceState, Wants, load
+
+MARGIN = 256  # rows; the documents' default
+
+
+@dataclass(slots=True)
+class Side:
+    """One of the states, and the seconds of its passes."""
+
+    name: str
+    state: SequenceState
+    memory: SlotRows | None = None
+    chunks: list[float] = field(default_factory=list)
+    rounds: list[float] = field(default_factory=list)
+    commits: list[float] = field(default_factory=list)  # of every pass, most of which find their rows committed
+    taking: list[tuple[float, int]] = field(default_factory=list)  # those that took pages: seconds and bytes
+    taking_rounds: int = 0  # rounds in which one did
+    give_backs: list[tuple[float, int]] = field(default_factory=list)
+
+    def run(self, model: Model, tokens: torch.Tensor, start: int, times: list[float]) -> None:
+        began = time.perf_counter()
+        if self.memory:
+            taken = self.memory.commit(start + len(tokens))
+            seconds = time.perf_counter() - began
+            self.commits.append(seconds)
+            if taken:
+                self.taking.append((seconds, taken))
+                self.taking_rounds += times is self.rounds
+        model.forward([Block(tokens, start, self.state, Wants.LAST)])
+        times.append(time.perf_counter() - began)
+
+    def end(self) -> None:
+        if self.memory:
+            began = time.perf_counter()
+            freed = self.memory.give_back(0)
+            self.give_backs.append((time.perf_counter() - began, freed))
+
+
+def measure(model: Model, prompt: int, answer: int, chunk: int, repetitions: int) -> list[Side]:
+    """Prompts of `prompt` rows and answers of `answer`, all sides in step. The first repetition only warms up."""
+    window = prompt + answer
+    memory = KVPool(HostPages(), MARGIN).slot()
+    sides = [
+        Side("off", model.new_state(window)),
+        Side("on", model.new_state(window, memory.allocate), memory),
+        Side("off again", model.new_state(window)),
+    ]
+    tokens = torch.randint(model.config.vocab, (window,), generator=torch.Generator().manual_seed(1))
+    for repetition in range(repetitions + 1):
+        progress(f"repetition {repetition} of {repetitions}")
+        for start in range(0, prompt, chunk):
+            for side in in_turn(sides, repetition + start // chunk):
+                side.run(model, tokens[start : min(start + chunk, prompt)], start, side.chunks)
+        for start in range(prompt, window):
+            for side in in_turn(sides, start):
+                side.run(model, tokens[start : start + 1], start, side.rounds)
+        for side in sides:
+            side.end()
+            if repetition == 0:
+                for times in (side.chunks, side.rounds, side.commits, side.taking, side.give_backs):
+                    times.clear()
+                side.taking_rounds = 0
+    return sides
+
+
+def in_turn(sides: Sequence[Side], turn: int) -> list[Side]:
+    """Who is first changes, so that nobody always follows the same one."""
+    first = turn % len(sides)
+    return [*sides[first:], *sides[:first]]
+
+
+def progress(line: str) -> None:
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\x1b[K{line}\r")
+        sys.stderr.flush()
+
+
+def describe(sides: Sequence[Side], rows_a_pass: dict[str, float]) -> dict[str, object]:
+    """Speeds in rows a second from the median pass, ratios from medians of the sides' passes of the same moment."""
+    off, on, again = sides
+    found: dict[str, object] = {}
+    for phase, rows in rows_a_pass.items():
+        times = {side.name: getattr(side, phase) for side in sides}
+        found[phase] = {
+            "rows_a_second": {name: rows / median(each) for name, each in times.items()},
+            "on_to_off": median(a / b for a, b in zip(times[off.name], times[on.name], strict=True)),
+            "off_to_off": median(a / b for a, b in zip(times[off.name], times[again.name], strict=True)),
+        }
+    seconds, sizes = zip(*on.taking, strict=True)
+    backs, freed = zip(*on.give_backs, strict=True)
+    percentiles = quantiles(on.commits, n=100)
+    found["commit"] = {
+        "passes": len(on.commits),
+        "that_took_pages": len(on.taking),
+        "rounds": len(on.rounds),
+        "rounds_that_took_pages": on.taking_rounds,
+        "p50_us": percentiles[49] * 1e6,
+        "p99_us": percentiles[98] * 1e6,
+        "taking_ms": fmean(seconds) * 1e3,
+        "us_a_mib": sum(seconds) / sum(sizes) * (1 << 20) * 1e6,
+        "give_back_us_a_mib": sum(backs) / sum(freed) * (1 << 20) * 1e6,
+    }
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.kv_pool", description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("weights", type=Path)
+    parser.add_argument("--compute", default="bfloat16")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--prompt", type=int, default=1536)
+    parser.add_argument("--answer", type=int, default=128)
+    parser.add_argument("--chunk", type=int, default=256)
+    parser.add_argument("--repetitions", type=int, default=4)
+    parser.add_argument("--out", type=Path, help="also written there, as JSON")
+    options = parser.parse_args()
+    model = load(options.weights, options.compute, options.threads)
+    sides = measure(model, options.prompt, options.answer, options.chunk, options.repetitions)
+    found = describe(sides, {"chunks": min(options.chunk, options.prompt), "rounds": 1})
+    record = {"machine": facts(), "settings": {k: str(v) for k, v in vars(options).items()}, **found}
+    text = json.dumps(record, indent=1)
+    print(text)
+    if options.out:
+        options.out.write_text(text + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
