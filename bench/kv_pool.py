@@ -35,9 +35,9 @@ class Side:
     memory: SlotRows | None = None
     chunks: list[float] = field(default_factory=list)
     rounds: list[float] = field(default_factory=list)
-    commits: list[float] = field(default_factory=list)  # of every pass, most of which find their rows committed
-    taking: list[tuple[float, int]] = field(default_factory=list)  # those that took pages: seconds and bytes
-    taking_rounds: int = 0  # rounds in which one did
+    commits: list[float] = field(default_factory=list)  # one a round; most find their rows committed
+    taking: list[tuple[float, int]] = field(default_factory=list)  # seconds and bytes of every one that took pages
+    taking_rounds: int = 0  # rounds among them
     give_backs: list[tuple[float, int]] = field(default_factory=list)
 
     def run(self, model: Model, tokens: torch.Tensor, start: int, times: list[float]) -> None:
@@ -45,7 +45,8 @@ class Side:
         if self.memory:
             taken = self.memory.commit(start + len(tokens))
             seconds = time.perf_counter() - began
-            self.commits.append(seconds)
+            if times is self.rounds:
+                self.commits.append(seconds)
             if taken:
                 self.taking.append((seconds, taken))
                 self.taking_rounds += times is self.rounds
@@ -113,12 +114,11 @@ def describe(sides: Sequence[Side], rows_a_pass: dict[str, float]) -> dict[str, 
     backs, freed = zip(*on.give_backs, strict=True)
     percentiles = quantiles(on.commits, n=100)
     found["commit"] = {
-        "passes": len(on.commits),
-        "that_took_pages": len(on.taking),
         "rounds": len(on.rounds),
         "rounds_that_took_pages": on.taking_rounds,
-        "p50_us": percentiles[49] * 1e6,
-        "p99_us": percentiles[98] * 1e6,
+        "p50_us_a_round": percentiles[49] * 1e6,
+        "p99_us_a_round": percentiles[98] * 1e6,
+        "took_pages": len(on.taking),
         "taking_ms": fmean(seconds) * 1e3,
         "us_a_mib": sum(seconds) / sum(sizes) * (1 << 20) * 1e6,
         "give_back_us_a_mib": sum(backs) / sum(freed) * (1 << 20) * 1e6,
