@@ -18,6 +18,7 @@ import jinja2
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from tandem.contract.messages import Marks
+from tandem.errors import CannotStart
 from tandem.text.tokenizer import Tokenizer
 
 
@@ -38,7 +39,7 @@ class TemplateRefused(ValueError):
 
 
 class ChatTemplate:
-    """Messages to a prompt. `now` is asked by templates that print a date."""
+    """Messages to a prompt. `now` is asked by templates that print a date. Raises `CannotStart` for a broken one."""
 
     def __init__(self, tokenizer: Tokenizer, now: Callable[[], datetime] = datetime.now) -> None:
         vocabulary = tokenizer.vocabulary
@@ -53,7 +54,10 @@ class ChatTemplate:
             "eos_token": vocabulary.text_of(vocabulary.eos),
         }
         self._tokenizer = tokenizer
-        self._template = environment.from_string(vocabulary.chat_template)
+        try:
+            self._template = environment.from_string(vocabulary.chat_template)
+        except jinja2.TemplateSyntaxError as error:
+            raise CannotStart(f"the model's chat template is broken in line {error.lineno}: {error.message}") from error
 
     def prompt(self, messages: Sequence[ChatMessage]) -> Prompt:
         """Ids and marks, ready for the answer. At least one message.

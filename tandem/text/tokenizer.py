@@ -50,16 +50,11 @@ class Tokenizer:
     """Thread-safe: nothing changes after construction."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        """Raises `CannotStart` when the vocabulary names a cut that is not known here."""
-        if vocabulary.pre not in _CUTS:
-            raise CannotStart(f"the model's pre-tokenizer `{vocabulary.pre}` is unknown; known: {', '.join(_CUTS)}")
+        """Raises `CannotStart` when the vocabulary names a cut that is not known here, or merges what is not in it."""
         self.vocabulary = vocabulary
         self.num_tokens = len(vocabulary.tokens)
         ids = {token: id for id, token in enumerate(vocabulary.tokens)}
-        self._pairs = BytePairs(models.BPE(vocab=ids, merges=list(vocabulary.merges)))
-        self._pairs.pre_tokenizer = _CUTS[vocabulary.pre]
-        if vocabulary.pre in _COMPOSED:
-            self._pairs.normalizer = normalizers.NFC()
+        self._pairs = _byte_pairs(vocabulary, ids)
         self._controls = {token: ids[token] for token in _control_texts(vocabulary)}
         longest_first = sorted(self._controls, key=len, reverse=True)
         self._longest_control = len(longest_first[0]) if longest_first else 0
@@ -129,6 +124,21 @@ class Tokenizer:
         kept = [at for at, character in enumerate(piece) if character != mark]
         encoded = self._pairs.encode("".join(piece[at] for at in kept), add_special_tokens=False)
         return encoded.ids, [start + kept[end - 1] + 1 for _, end in encoded.offsets]
+
+
+def _byte_pairs(vocabulary: Vocabulary, ids: dict[str, int]) -> BytePairs:
+    if vocabulary.pairs is not None:
+        try:
+            return BytePairs.from_str(vocabulary.pairs)
+        except Exception as error:  # the library raises nothing narrower
+            raise CannotStart(f"the model's tokenizer.json cannot be used: {error}", "fetch it again") from error
+    if vocabulary.pre not in _CUTS:
+        raise CannotStart(f"the model's pre-tokenizer `{vocabulary.pre}` is unknown; known: {', '.join(_CUTS)}")
+    pairs = BytePairs(models.BPE(vocab=ids, merges=list(vocabulary.merges)))
+    pairs.pre_tokenizer = _CUTS[vocabulary.pre]
+    if vocabulary.pre in _COMPOSED:
+        pairs.normalizer = normalizers.NFC()
+    return pairs
 
 
 def _control_texts(vocabulary: Vocabulary) -> list[str]:
