@@ -272,15 +272,15 @@ class Weights(Section):
     """The model's files, and what they take once loaded."""
 
     source: Annotated[str, Field(pattern=r"^(package|path|hub):.+$")] = Field(
-        description="`package:MODULE/FILE`, `path:FILE` or `hub:OWNER/NAME/FILE@REVISION`."
+        description="`package:MODULE/FILE`, `path:FILE`, `path:DIRECTORY` or `hub:OWNER/NAME/FILE@REVISION`."
     )
     distribution: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+==[A-Za-z0-9.!+_-]+$")] | None = Field(
         default=None, description="The pinned distribution that carries a `package:` source, as `NAME==VERSION`."
     )
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = Field(
-        default=None, description="Of the file, 64 hexadecimal digits; required for `hub:`."
+        default=None, description="Of the file, 64 hexadecimal digits; required for `hub:`, not for a directory."
     )
-    size: Size | None = Field(default=None, description="Of the file.")
+    size: Size | None = Field(default=None, description="Of the file, not for a directory.")
     in_memory: dict[str, Figure] = Field(
         description="What the weights take once loaded, by the number format they are computed in."
     )
@@ -334,7 +334,7 @@ class Profile(Section):
     description: str = Field(default="", description="One line for people.")
     model: Word = Field(description="The id clients see.")
     aliases: tuple[Word, ...] = Field(default=(), description="Further ids that mean this model.")
-    family: Literal["llama", "qwen35", "flashnext"] = Field(description="The model code that runs it.")
+    family: Literal["llama", "qwen3", "qwen35", "flashnext"] = Field(description="The model code that runs it.")
     window: Rows = Field(description="Rows slot 0 can hold.")
     weights: Weights = Field(description="The model's files.")
     kv: Kv = Field(description="What one token's rows take.")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tandem.config.documents import Appliance, Claims, Keys, Profile, Residency
-from tandem.config.paths import is_file, under
+from tandem.config.paths import is_directory, is_file, under
 from tandem.config.shape import words
 from tandem.config.source import Layers
 from tandem.errors import Problem
@@ -27,7 +27,7 @@ def check_names(
         *_floors(appliance, residency, layers),
         *_claims(appliance, residency.claims, layers),
         *_keys(appliance, layers, base, environment),
-        *_weights(profile, layers),
+        *_weights(profile, layers, base),
         *_state(appliance, layers, base),
     ]
 
@@ -135,8 +135,13 @@ def _no_keys(message: str, path: tuple[str, str], layers: Layers) -> Problem:
     return Problem("not-found", message, layers.nearest(path), notes, Keys.remark)
 
 
-def _weights(profile: Profile, layers: Layers) -> list[Problem]:
+def _weights(profile: Profile, layers: Layers, base: Path) -> list[Problem]:
     weights = profile.weights
+    kind, _, path = weights.source.partition(":")
+    if kind == "path" and (weights.sha256 or weights.size) and is_directory(under(base, path)):
+        message = f"`sha256` and `size` prove one file, and this profile's weights are a directory: {path}"
+        help = "leave both out: the engine compares the directory's headers with its config.json before it reads"
+        return [Problem("not-allowed", message, layers.nearest(("profile",)), (), help)]
     if weights.source.startswith("hub:") and weights.sha256 is None:
         message = "this profile's weights come from a hub and pin no `sha256`"
         help = "add the file's `sha256` to the profile: what is fetched is proved by it"

@@ -21,6 +21,14 @@ def is_file(path: Path) -> bool:
         return False
 
 
+def is_directory(path: Path) -> bool:
+    """False too for names that no file system takes."""
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):
+        return False
+
+
 def exists(path: Path) -> bool:
     """A file or a folder; False too for names that no file system takes."""
     try:

@@ -33,20 +33,40 @@ class Need:
         return self.total + self.floor <= self.available
 
 
-FAMILIES: Final = frozenset({"llama"})  # what this version's engine has model code for
+_DIRECTORY: Final = ("bfloat16", "float32", "int8")
+COMPUTES: Final = {  # number formats this version's engine computes in; int4 is a GGUF file's own blocks
+    "llama": (*_DIRECTORY, "int4"),
+    "qwen3": _DIRECTORY,
+    "qwen35": _DIRECTORY,
+    "flashnext": _DIRECTORY,
+}
+DEVICES: Final = ("cpu",)
 
 
-def check_family(documents: Documents, box: Box) -> None:
-    """Raises `DocumentError` for a model this version cannot run here. A plan for another box may still be printed."""
-    if documents.profile.family not in FAMILIES and not box.declared:
-        problem = Problem(
+def not_yet(documents: Documents, serving: Serving) -> tuple[Problem, ...]:
+    """What this version's engine cannot do yet of what is declared."""
+    family = documents.profile.family
+    asked = (
+        ("compute", f"computes the `{family}` family in", serving.compute, COMPUTES[family]),
+        ("device", "runs on", serving.device, DEVICES),
+    )
+    return tuple(
+        Problem(
             "not-yet",
-            f"this version's engine has no code for the `{documents.profile.family}` family yet",
-            documents.place("profile"),
-            (f"it runs {', '.join(f'`{family}`' for family in sorted(FAMILIES))}",),
-            "name another profile; `tandem plan --box` prints a plan for this one",
+            f"no engine of this version {does} `{value}`",
+            documents.place("engine", key) or documents.place("profile"),
+            (f"it {does} {', '.join(f'`{each}`' for each in known)}",),
+            f"write `engine.{key}`, or name another profile; `tandem plan --box` prints a plan for this one",
         )
-        raise DocumentError((problem,), tuple(str(file) for file in documents.files))
+        for key, does, value, known in asked
+        if value not in known
+    )
+
+
+def check_served(documents: Documents, box: Box, serving: Serving) -> None:
+    """Raises `DocumentError` for what cannot run here. A plan for another box may still be printed."""
+    if not box.declared and (problems := not_yet(documents, serving)):
+        raise DocumentError(problems, tuple(str(file) for file in documents.files))
 
 
 def check_fit(documents: Documents, box: Box, serving: Serving, floor: int, held: int) -> EngineMemory:

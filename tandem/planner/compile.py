@@ -30,7 +30,7 @@ from tandem.contract.plan import (
     Program,
     RolePlan,
 )
-from tandem.planner.checks import FAMILIES, check_family, check_fit
+from tandem.planner.checks import check_fit, check_served, not_yet
 from tandem.planner.roles import place_roles, plan_roles
 from tandem.planner.serving import Serving, chosen, resolve, sampling
 from tandem.planner.waterfall import BESIDE, EngineMemory
@@ -53,8 +53,8 @@ def compile_plan(
     `held` are the bytes our own running processes hold on that box now: they would be given back for the new plan,
     so they count as available. Raises `DoesNotFit` with the arithmetic.
     """
-    check_family(documents, box)
     serving = resolve(documents, box)
+    check_served(documents, box, serving)
     live = plan_live(documents)
     memory = check_fit(documents, box, serving, live.floors.floor, held)
     roles = plan_roles(documents, serving)
@@ -77,7 +77,7 @@ def compile_plan(
         ),
         memory=waterfall(box, held, memory, roles, placements, live.floors),
         placements=placements,
-        warnings=tuple(plan_warnings(documents, gateway, roles)),
+        warnings=tuple(plan_warnings(documents, serving, gateway, roles)),
     )
     return msgspec.structs.replace(plan, id=plan_id(plan))
 
@@ -214,14 +214,11 @@ def waterfall(
     )
 
 
-def plan_warnings(documents: Documents, gateway: GatewayPlan, roles: tuple[RolePlan, ...]) -> list[str]:
-    warnings = []
-    family = documents.profile.family
-    if family not in FAMILIES:
-        warnings.append(
-            f"this version's engine has no code for the `{family}` family yet: it plans this, not serves it"
-        )
-    elif not documents.weights.present:
+def plan_warnings(
+    documents: Documents, serving: Serving, gateway: GatewayPlan, roles: tuple[RolePlan, ...]
+) -> list[str]:
+    warnings = [f"planned, but not served: {problem.message} yet" for problem in not_yet(documents, serving)]
+    if not warnings and not documents.weights.present:
         fetch = ": run `tandem pull`" if documents.weights.fetchable else f": put them at {documents.weights.path}"
         warnings.append(f"the weights are not here yet{fetch}")
     if roles:

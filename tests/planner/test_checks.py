@@ -2,14 +2,16 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 from boxes import EXAMPLE, LAPTOP, SPARK, box_of, documents, plan
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tandem.config.documents import Profile
 from tandem.errors import DocumentError, DoesNotFit, ExitStatus, Problem
-from tandem.planner.checks import check_fit, need_of
+from tandem.planner.checks import COMPUTES, check_fit, need_of
 from tandem.planner.serving import resolve
 from tandem.planner.waterfall import BESIDE
 from tandem.units import GIB
@@ -117,12 +119,28 @@ def test_a_declared_peak_below_its_parts_is_the_residency_document_s_fault() -> 
     assert problem.place.path == "residency"
 
 
-def test_a_family_without_code_is_refused_here_and_planned_elsewhere() -> None:
+def test_a_format_or_device_without_code_is_refused_here_and_planned_elsewhere() -> None:
     box = type(LAPTOP)("this machine", 200 * GIB, 150 * GIB, 20, declared=False)
     with pytest.raises(DocumentError) as caught:
         plan(*SPARK, box=box)
-    assert [problem.code for problem in caught.value.problems] == ["not-yet"]
-    assert any("qwen35" in warning for warning in plan(*SPARK).warnings)
+    assert [problem.code for problem in caught.value.problems] == ["not-yet", "not-yet"]
+    said = [problem.message for problem in caught.value.problems]
+    assert said == [
+        "no engine of this version computes the `qwen35` family in `nvfp4`",
+        "no engine of this version runs on `cuda`",
+    ]
+    assert caught.value.problems[0].notes == ("it computes the `qwen35` family in `bfloat16`, `float32`, `int8`",)
+    assert all(any(sentence in warning for warning in plan(*SPARK).warnings) for sentence in said)
+
+
+def test_what_is_served_is_what_the_model_code_has() -> None:
+    from tandem.model.families.directory import _BUILDERS
+    from tandem.model.weights.quant import Compute
+
+    families = Profile.model_fields["family"].annotation
+    assert set(COMPUTES) == set(get_args(families)) == {"llama", *_BUILDERS}
+    assert set(COMPUTES["llama"]) == set(Compute)
+    assert all(set(COMPUTES[family]) == set(Compute) - {Compute.INT4} for family in _BUILDERS)
 
 
 def test_the_example_s_refusals_to_the_hundredth() -> None:
