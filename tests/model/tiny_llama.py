@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -100,8 +101,16 @@ class TinyLlama:
         halves = weight.reshape(heads, 2, self.head_dim // 2, -1)
         return np.ascontiguousarray(halves.swapaxes(1, 2).reshape(weight.shape))
 
-    def reference(self) -> torch.nn.Module:
-        """The same weights in transformers, float32."""
+    def half_split(self, name: str, weight: np.ndarray) -> np.ndarray:
+        """A matrix of a file in the order transformers has it; undoes `_in_file_order`."""
+        heads = {"attn_q": self.heads, "attn_k": self.kv_heads}.get(name.split(".")[-2])
+        if heads is None:
+            return weight
+        pairs = weight.reshape(heads, self.head_dim // 2, 2, -1)
+        return np.ascontiguousarray(pairs.swapaxes(1, 2).reshape(weight.shape))
+
+    def reference(self, weights: Mapping[str, np.ndarray] | None = None) -> Any:
+        """`weights` (or this model's own) in transformers, float32."""
         from transformers import LlamaConfig, LlamaForCausalLM
 
         model = LlamaForCausalLM(
@@ -134,7 +143,7 @@ class TinyLlama:
             "ffn_down": "mlp.down_proj",
         }
         state = {}
-        for name, weight in self.weights().items():
+        for name, weight in (weights or self.weights()).items():
             *block, kind, _ = name.split(".")
             where = f"model.layers.{block[1]}.{names[kind]}" if block else names[kind]
             state[f"{where}.weight"] = torch.from_numpy(weight)

@@ -107,7 +107,7 @@ class Int8:
     def __call__(self, rows: Tensor) -> Tensor:
         if rows.shape[0] <= WEIGHT_ONLY_ROWS:
             return torch._weight_int8pack_mm(rows, self.quantized, self.scale)
-        product = functional.linear(rows, self.quantized.bfloat16())  # int8 is exact in bfloat16
+        product: Tensor = functional.linear(rows, self.quantized.bfloat16())  # int8 is exact in bfloat16
         return torch.mul(product, self.scale, out=product)
 
     def lookup(self, tokens: Tensor) -> Tensor:
