@@ -62,7 +62,7 @@ class Exchange(Generic[Wanted]):
         if ignored:
             self._headers.append((b"x-tandem-ignored", name_list(ignored)))
         self._service.check_model(wanted.model)
-        self._service.check_open()
+        await self._service.check_open()
         return wanted
 
     async def _make_job(self, wanted: Wanted) -> Job:

@@ -32,6 +32,8 @@ _CLOSED: Final[dict[EngineState, tuple[str, float]]] = {
     EngineState.DRAINING: ("draining", RETRY_SOON),
     EngineState.FAILED: ("engine_failed", 10.0),
 }
+_MAX_AGE: Final = 0.01  # seconds; a crowd at a loading engine asks it a hundred times a second, not more
+_WAIT: Final = 0.5
 
 
 class Service:
@@ -65,11 +67,17 @@ class Service:
             sentence = f"there is no model of this name here; this appliance serves `{gateway.model}`"
             raise ApiError(404, "model_not_found", sentence, param="model")
 
-    def check_open(self) -> None:
-        """Raises `ApiError` 503 with the reason while no new request is taken."""
+    async def check_open(self) -> None:
+        """Raises `ApiError` 503 with the reason while no new request is taken.
+
+        Before a refusal the engine is asked anew: it may have become ready since its last word, and whoever was just
+        told so must not be turned away.
+        """
         if self.is_draining:
             raise ApiError(503, "draining", "running requests are finished first", retry_after=RETRY_SOON)
         status = self.engine.status
+        if status.state in _CLOSED:
+            status = await self.engine.refresh(_MAX_AGE, _WAIT)
         if status.state in _CLOSED:
             code, wait = _CLOSED[status.state]
             raise ApiError(503, code, status.sentence or "the model loads", retry_after=wait, source="engine")

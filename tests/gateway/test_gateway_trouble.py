@@ -236,6 +236,19 @@ async def test_loading_is_told_with_progress_until_the_engine_is_ready(start: St
         assert (await appliance.chat()).status_code == 200
 
 
+async def test_an_engine_that_has_just_become_ready_is_not_said_to_load(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tandem.gateway.engine_client.POLL_EVERY", 600.0)
+    async with start(engine_runs=False) as appliance:
+        appliance.engine.health = {"ready": False, "state": "loading"}
+        await appliance.engine.start()
+        await appliance.until(lambda: appliance.service.engine.health is not None)
+        appliance.engine.health = {}
+        assert appliance.service.engine.status.state == "loading"  # its last word; the next poll is far away
+        assert (await appliance.chat()).status_code == 200
+
+
 async def test_a_reader_that_stalls_is_given_up(start: Start) -> None:
     async def flood(job: Job) -> None:
         job.start()
