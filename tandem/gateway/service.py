@@ -32,8 +32,7 @@ _CLOSED: Final[dict[EngineState, tuple[str, float]]] = {
     EngineState.DRAINING: ("draining", RETRY_SOON),
     EngineState.FAILED: ("engine_failed", 10.0),
 }
-_MAX_AGE: Final = 0.01  # seconds; a crowd at a loading engine asks it a hundred times a second, not more
-_WAIT: Final = 0.5
+_LAST_WORD: Final = 0.5  # seconds a request waits for it before it is refused
 
 
 class Service:
@@ -77,7 +76,7 @@ class Service:
             raise ApiError(503, "draining", "running requests are finished first", retry_after=RETRY_SOON)
         status = self.engine.status
         if status.state in _CLOSED:
-            status = await self.engine.refresh(_MAX_AGE, _WAIT)
+            status = await self.engine.refresh(0.0, _LAST_WORD)
         if status.state in _CLOSED:
             code, wait = _CLOSED[status.state]
             raise ApiError(503, code, status.sentence or "the model loads", retry_after=wait, source="engine")
