@@ -1,9 +1,14 @@
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from wire_appliance import Appliance, until
+
+for folder in ("model", "text"):  # for `checkpoints` and `tiny_tokenizer`
+    sys.path.append(str(Path(__file__).parents[1] / folder))
 
 
 @pytest.fixture(scope="session")
