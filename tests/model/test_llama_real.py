@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +90,7 @@ def reference() -> Any:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_float32_is_the_reference(reference: Any) -> None:
+def test_float32_is_the_reference(reference: Any, record_property: Callable[[str, object], None]) -> None:
     """Every logit of prompt and answer, and the answer itself, token for token."""
     model = load(WEIGHTS, "float32", threads=2)
     for question in QUESTIONS:
@@ -113,3 +113,4 @@ def test_float32_is_the_reference(reference: Any) -> None:
             logits.append(model.forward([Block(torch.tensor(text[-1:]), at, state)]))
         assert text == expected.tolist()
         torch.testing.assert_close(torch.cat(logits), expected_logits, rtol=0, atol=5e-4)
+        record_property("worst", (torch.cat(logits) - expected_logits).abs().max().item())
