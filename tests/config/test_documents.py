@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from tandem.config.reference import configuration_markdown
 from tandem.units import parse_bytes, parse_duration
 
 ROOT = Path(__file__).resolve().parents[2]
+MODELS = ROOT / "docs" / "models.md"
 SHIPPED = sorted(
     [
         *ROOT.glob("*.yaml"),
@@ -54,6 +56,16 @@ def test_quantities_are_written_as_people_do() -> None:
 @pytest.mark.parametrize("path", [path for path in SHIPPED if path.name != "compose.yaml"], ids=lambda path: path.name)
 def test_every_document_we_ship_is_good(path: Path) -> None:
     check(path, {})
+
+
+def test_the_profile_in_the_docs_is_good(tmp_path: Path) -> None:
+    (snippet,) = re.findall(r"^```yaml\n(# (profiles/\S+)\n.*?)^```$", MODELS.read_text(), re.DOTALL | re.MULTILINE)
+    path = tmp_path / snippet[1]
+    path.parent.mkdir()
+    path.write_text(snippet[0])
+    assert check(path, {}) == "profile"
+    (tmp_path / "appliance.yaml").write_text(f"profile: {path.stem}\n")
+    assert load(tmp_path / "appliance.yaml", environment={}).weights.path == tmp_path / "models" / path.stem
 
 
 def test_the_default_appliance_says_only_defaults() -> None:

@@ -53,6 +53,20 @@ def test_a_profile_is_written_over_the_one_it_extends(tmp_path: Path) -> None:
     assert [path.name for path in documents.files[1:4]] == ["short.yaml", "mine.yaml", "smollm2-135m.yaml"]
 
 
+def test_weights_may_be_a_directory_which_no_hash_proves(tmp_path: Path) -> None:
+    (tmp_path / "models/mine").mkdir(parents=True)
+    directory = "weights: {source: path:models/mine, distribution: null, sha256: null, size: null}\n"
+    write(tmp_path, f"extends: smollm2-135m\n{directory}", "profiles/mine.yaml")
+    located = load(write(tmp_path, "profile: mine\n"), environment={}).weights
+    assert (located.path, located.present, located.fetchable) == (tmp_path / "models/mine", True, False)
+
+    write(tmp_path, "extends: mine\nweights: {size: 3 GiB}\n", "profiles/sized.yaml")
+    with pytest.raises(DocumentError) as caught:
+        load(write(tmp_path, "profile: sized\n"), environment={})
+    assert codes(caught) == ["not-allowed"]
+    assert caught.value.problems[0].message.endswith("this profile's weights are a directory: models/mine")
+
+
 def test_a_name_may_hold_dots(tmp_path: Path) -> None:
     assert load(write(tmp_path, "profile: qwen3.8-27b\n"), environment={}).profile_name == "qwen3.8-27b"
 
