@@ -20,6 +20,7 @@ from tandem.contract.messages import Health
 from tandem.contract.plan import EnginePlan, Plan
 from tandem.engine.engine import Engine, World
 from tandem.engine.letters import Link, Received, Sent
+from tandem.errors import CannotStart
 from tandem.memory.cuda_pages import CudaPages
 from tandem.memory.host_pages import HostPages
 from tandem.memory.pages import PageBackend
@@ -37,6 +38,7 @@ def run(plan: Plan, link: Link, load: Load = load) -> None:
     """Returns when the engine has left; raises what loading or warming up raises, and our own bugs."""
     began = time.monotonic()
     model = load(Path(plan.engine.weights), plan.engine.compute, plan.engine.threads, _telling(link))
+    _check_windows(plan.engine, model.config.window)
     engine = Engine(model, plan.engine, plan.live, _room(), _world(link), _pages(plan.engine))
     link.health = Health(ready=False, state="loading", sentence="Loading: writing a first token", progress=1.0)
     engine.warm_up()
@@ -58,6 +60,16 @@ def collect(inbox: SimpleQueue[Received], patience: float) -> list[Received]:
             letters.append(inbox.get_nowait())
     except Empty:
         return letters
+
+
+def _check_windows(plan: EnginePlan, trained: int) -> None:
+    """Raises `CannotStart` for a profile that declares more rows than the model knows positions."""
+    longest = max(slot.window for slot in plan.slots)
+    if longest > trained:
+        raise CannotStart(
+            f"the profile declares a window of {longest:,} rows; the model in {plan.weights} has {trained:,}",
+            f"write `window: {trained}` or less in the profile, and `serving.side_window` no larger",
+        )
 
 
 def _world(link: Link) -> World:

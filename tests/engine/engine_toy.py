@@ -49,7 +49,7 @@ CHUNK = 4
 KIB = 1 << 10
 MIB = 1 << 20
 GIB = 1 << 30
-CONFIG = ModelConfig(**{**{each.name: 1 for each in fields(ModelConfig)}, "vocab": VOCAB})
+CONFIG = ModelConfig(**{**{each.name: 1 for each in fields(ModelConfig)}, "vocab": VOCAB, "window": 1 << 20})
 
 
 class ToyState(SequenceState):

@@ -9,6 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
+from queue import SimpleQueue
 
 import msgspec
 import pytest
@@ -321,3 +322,10 @@ def test_a_model_that_does_not_load_ends_the_process_with_its_own_status(
 def test_a_plan_without_an_engine_socket_cannot_start(run: Path) -> None:
     with pytest.raises(CannotStart, match="no engine with a socket"):
         Worker(msgspec.structs.replace(whole_plan(run), programs=()))
+
+
+def test_a_window_that_the_model_does_not_have_is_a_sentence_not_a_traceback(run: Path) -> None:
+    link = Link(SimpleQueue(), lambda letters: None, Health(ready=False, state="loading", sentence=""), 0.0)
+    with pytest.raises(CannotStart, match=r"a window of 1,048,577 rows; the model in .* has 1,048,576") as caught:
+        device.run(whole_plan(run, engine_plan(windows=[(1 << 20) + 1])), link, lambda *asked: ToyModel())
+    assert "`window: 1048576`" in str(caught.value.help)
