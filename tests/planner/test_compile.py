@@ -18,7 +18,7 @@ def test_the_default_plan() -> None:
     made = plan(box=LAPTOP)
     assert [program.name for program in made.programs] == ["director", "gateway", "engine"]
     assert [slot.window for slot in made.engine.slots] == [8192] * 4
-    assert (made.engine.compute, made.engine.threads, made.engine.bytes_a_token) == ("bfloat16", 8, 23_040)
+    assert (made.engine.compute, made.engine.threads, made.engine.bytes_a_token) == ("int4", 8, 23_040)
     assert made.gateway.model == "smollm2-135m"
     assert made.live.limits.max_body == 8 << 20
     assert made.live.sampling.temperature == 0.2

@@ -34,7 +34,7 @@ def test_what_memory_happens_to_be_is_no_difference() -> None:
         (["sampling.temperature=0"], "live", (), "sampling.temperature: 0.2 -> 0.0: acts at once"),
         (["conductor.enabled=on"], "live", (), "conductor: off -> on: acts at once"),
         (["slots.count=1"], "engine", ("engine",), "slots: 4 (window 8,192, side window 8,192) -> 1 (window 8,192)"),
-        (["engine.compute=float32"], "engine", ("engine",), "engine.compute: bfloat16 -> float32"),
+        (["engine.compute=float32"], "engine", ("engine",), "engine.compute: int4 -> float32"),
         (["listen.port=8100"], "engine", ("gateway",), "gateway.port: 8080 -> 8100"),
         (["slots.side_window=4096"], "engine", ("gateway", "engine"), "gateway.side_window: 8,192 -> 4,096"),
     ],
