@@ -4,16 +4,23 @@ back. Pure.
 
 from __future__ import annotations
 
+from typing import Final
+
 from msgspec.structs import replace
 
 from tandem.contract.messages import ReloadReport
 from tandem.contract.plan import Plan
 from tandem.director.state import VITAL, Facts, ProgramState, Record, State, programs_of
 
+TAKEN_BACK: Final = "taken back before it acted; nothing restarted"
+
 
 def propose(state: State, plan: Plan, change: str, sentence: str, at: float) -> State:
     """The documents say something new (unix time `at`). The good plan stays the way back."""
     report = ReloadReport(at=at, outcome="in_progress", change=change, sentence=sentence)
+    untouched = _runs(state, plan, ProgramState.READY, ProgramState.DRAINING)  # what only drains resumes
+    if state.good is not None and state.good.id == plan.id and untouched:
+        report = ReloadReport(at=at, outcome="applied", change="none", sentence=TAKEN_BACK)
     return replace(state, plan=plan, report=report)
 
 
@@ -26,8 +33,11 @@ def refuse(state: State, sentence: str, details: str, at: float) -> State:
 def judge(state: State, facts: Facts) -> State:
     """Is the wanted plan good, still on trial, or a failure?"""
     plan, good = state.plan, state.good
-    if state.stop or (good is not None and good.id == plan.id):
+    if state.stop:
         return state
+    if good is not None and good.id == plan.id:
+        is_back = _runs(state, plan, ProgramState.READY)  # after an edit that was taken back had acted already
+        return replace(state, report=_settled(state.report, "applied")) if is_back else state
     changed = [
         (program, state.programs.get(program.name, Record()))
         for program in programs_of(plan)
@@ -56,6 +66,13 @@ def _settled(report: ReloadReport | None, outcome: str, sentence: str = "", deta
     if report is None or report.outcome != "in_progress":
         return report
     return replace(report, outcome=outcome, sentence=sentence or report.sentence, details=details)
+
+
+def _runs(state: State, plan: Plan, *states: ProgramState) -> bool:
+    """Whether everything vital runs as `plan` wants it, in one of these states."""
+    vital = [program for program in programs_of(plan) if program.kind in VITAL]
+    records = [(program, state.programs.get(program.name, Record())) for program in vital]
+    return all(record.state in states and record.fingerprint == program.fingerprint for program, record in records)
 
 
 def _fingerprint(plan: Plan, name: str) -> str | None:

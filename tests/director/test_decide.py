@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from tandem.contract.messages import ReloadReport
 from tandem.contract.plan import Basis, Floors, RolePlan
 from tandem.director.decide import TURN_SILENCE, UNANSWERED
 from tandem.director.notice import FIRST_WAIT, LONGEST_WAIT, STABLE
@@ -403,6 +404,23 @@ def test_an_edit_taken_back_while_draining_resumes() -> None:
     assert world.step() == [WritePlan(), Resume("engine")]
     world.settle()
     assert world.running["engine"].pid == pid
+    report = world.state.report
+    assert report is not None and (report.outcome, report.change) == ("applied", "none")
+    assert report.sentence == "taken back before it acted; nothing restarted"
+
+
+def test_an_edit_taken_back_after_it_acted_is_settled_when_all_is_ready_again() -> None:
+    world = up()
+    edit(world, engine="2")
+    world.step()
+    assert world.step() == [Stop("engine")]
+    world.state = propose(world.state, make_plan("one"), "engine", "the engine restarts", 6.0)
+    world.step()
+    assert world.state.report is not None and world.state.report.outcome == "in_progress"
+    world.die("engine", "exited with status 0")
+    world.settle()
+    assert world.running["engine"].fingerprint == "engine-1"
+    assert world.state.report == ReloadReport(6.0, "applied", "engine", "the engine restarts")
 
 
 def test_a_drain_that_a_dead_director_forgot_is_undone() -> None:
