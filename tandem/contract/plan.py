@@ -110,7 +110,7 @@ class EnginePlan(Struct, frozen=True):
     family: str
     weights: str  # absolute path
     weights_sha256: str | None
-    compute: str  # float32 | bfloat16 | int8
+    compute: str  # float32 | bfloat16 | int8 | int4
     device: str  # cpu | cuda
     threads: int
     chunk: int  # rows of one prefill piece
