@@ -75,7 +75,7 @@ def test_a_floor_that_is_too_high_is_the_key_to_point_at() -> None:
 def test_a_box_too_small_for_one_slot_is_told_by_how_much() -> None:
     problem = refusal(available=GIB)
     assert problem.help is not None
-    assert problem.help.startswith("even one slot lacks 1.07 GiB here")
+    assert problem.help.startswith("even one slot lacks 0.88 GiB here")
 
 
 def test_what_our_own_processes_hold_counts_as_available() -> None:
@@ -117,6 +117,16 @@ def test_a_declared_peak_below_its_parts_is_the_residency_document_s_fault() -> 
     assert problem.code == "declared-peak"
     assert problem.place is not None
     assert problem.place.path == "residency"
+
+
+def test_a_device_without_an_engine_is_refused_on_a_live_machine() -> None:
+    """Else it would run on the CPU and say `cuda`."""
+    with pytest.raises(DocumentError) as caught:
+        plan("engine.device=cuda", box=LAPTOP)
+    (problem,) = caught.value.problems
+    assert problem.message == "no engine of this version runs on `cuda`"
+    assert problem.notes == ("it runs on `cpu`",)
+    assert problem.place is not None and problem.place.path == "engine.device"
 
 
 def test_a_format_or_device_without_code_is_refused_here_and_planned_elsewhere() -> None:
