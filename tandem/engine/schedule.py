@@ -90,7 +90,7 @@ class Schedule:
             return Refused(
                 request.ask.id,
                 RefusalCode.QUEUE_FULL,
-                f"{len(self.waiting):,} requests wait already and limits.max_queue is {max_queue:,}",
+                f"the queue is full: `limits.max_queue` lets {max_queue:,} wait",
                 self.expected_wait(len(self.waiting)),
             )
         clients = sum(not entry.request.ask.own_work for entry in self.waiting)

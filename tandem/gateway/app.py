@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import signal
 import socket
@@ -46,14 +47,19 @@ def bind(host: str, port: int) -> socket.socket:
     """Listening from now on: whoever connects while the rest is read waits a moment and is answered.
 
     Clients that vanish, or stay and stop reading, are closed by the kernel after `GONE_AFTER` seconds, which frees
-    their slots. Raises `CannotStart` when the port is taken.
+    their slots. Raises `CannotStart` when the port is taken or
+    the host is no address of this machine.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listener = socket.create_server((host, port), family=family, backlog=2048, dualstack_ipv6=host == "::")
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
+        is_port = isinstance(error, OSError) and error.errno in (errno.EADDRINUSE, errno.EACCES)
         raise CannotStart(
-            f"{host}:{port} cannot be bound: {error.strerror}", "`listen.port` in appliance.yaml chooses another port"
+            f"{host}:{port} cannot be bound: {getattr(error, 'strerror', None) or 'this is no name of a host'}",
+            "`listen.port` in appliance.yaml chooses another port"
+            if is_port
+            else "`listen.host` in appliance.yaml takes an address of this machine; `0.0.0.0` is every one",
         ) from error
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, GONE_AFTER * 1000)

@@ -23,7 +23,7 @@ from tandem.contract.messages import (
     Started,
     Tokens,
 )
-from tandem.gateway.errors import ApiError, engine_restarted, from_refusal, queue_full
+from tandem.gateway.errors import ApiError, engine_restarted, from_refusal
 from tandem.gateway.inbox import Happening, Signal
 from tandem.text.answer import AnswerText
 
@@ -87,14 +87,13 @@ class Choice:
 class Call:
     """`is_over` when the client has been told everything; `is_settled` when the engine has, too."""
 
-    def __init__(self, choices: Sequence[Choice], max_queue: int) -> None:
+    def __init__(self, choices: Sequence[Choice]) -> None:
         self.choices = tuple(choices)
         self.progress: Progress | None = None
         self.error: ApiError | None = None
         self.client_left = False
         self.first_token_at: float | None = None
         self._by_id = {choice.id: choice for choice in choices}
-        self._max_queue = max_queue
 
     @property
     def _is_told(self) -> bool:
@@ -175,8 +174,7 @@ class Call:
         stage, choice.stage = choice.stage, Stage.SETTLED
         if stage not in _OPEN or self._is_told:
             return []
-        is_full = refused.code is RefusalCode.QUEUE_FULL
-        return self._fail(queue_full(refused, self._max_queue) if is_full else from_refusal(refused))
+        return self._fail(from_refusal(refused))
 
     def _engine_lost(self) -> list[Output]:
         was_over = self.is_over

@@ -89,13 +89,6 @@ def from_refusal(refused: Refused) -> ApiError:
     return ApiError(status, refused.code, refused.sentence, retry_after=wait, source="engine")
 
 
-def queue_full(refused: Refused, max_queue: int) -> ApiError:
-    """Names the setting that refused, so that nobody searches for a limit he never set."""
-    error = from_refusal(refused)
-    sentence = f"{refused.sentence} (`limits.max_queue` is {max_queue})"
-    return ApiError(error.status, error.code, sentence, retry_after=error.retry_after, source="engine")
-
-
 def engine_restarted() -> ApiError:
     return ApiError(
         503,

@@ -76,6 +76,7 @@ class Exchange(Generic[Wanted]):
             limits=self._live.limits,
             vocabulary=service.prompts.tokenizer.vocabulary,
             window=service.plan.gateway.window,
+            slots=len(service.plan.engine.slots),
             scope=self._account.caller.scope,
         )
         service.metrics.reading.inc(time.perf_counter() - self._arrived)

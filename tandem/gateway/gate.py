@@ -7,8 +7,8 @@ import re
 from typing import Final, TypeAlias
 from uuid import uuid4
 
-from litestar.enums import ScopeType
-from litestar.types import ASGIApp, Message, Receive, Scope, Send
+from litestar.enums import HttpMethod, ScopeType
+from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
 
 from tandem.gateway.asgi import respond
 from tandem.gateway.auth import (
@@ -62,7 +62,7 @@ class Gate:
                 await respond(send_with_headers, 204, _preflight(headers), b"")
                 return
             scope.setdefault("state", {})["caller"] = self._authenticate(access_of(scope["path"]), headers)
-            await self._app(scope, receive, send_with_headers)
+            await self._app(without_head(scope), receive, send_with_headers)
         except ApiError as error:
             await respond(send_with_headers, error.status, error.headers, error.body)
         except Exception:
@@ -111,6 +111,11 @@ class Gate:
 def is_preflight(method: str, headers: Headers) -> bool:
     """A browser asking whether a page may call; it shows no key then."""
     return method == "OPTIONS" and b"origin" in headers and b"access-control-request-method" in headers
+
+
+def without_head(scope: HTTPScope) -> HTTPScope:
+    """HEAD is GET whose body the server leaves away; it knows by its own scope, so this is another one."""
+    return {**scope, "method": HttpMethod.GET} if scope["method"] == "HEAD" else scope
 
 
 def _preflight(headers: Headers) -> list[tuple[bytes, bytes]]:

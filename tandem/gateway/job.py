@@ -36,15 +36,15 @@ def make_job(
     limits: Limits,
     vocabulary: Vocabulary,
     window: int,
+    slots: int,
     scope: str,
 ) -> Job:
     """Every prompt `n` times. `max_tokens` None takes the declared default; any is cut to the room in the window.
 
-    Raises `ApiError` 400 for a bias on a token that does not exist and for too many choices.
+    Raises `ApiError` 400 for a bias on a token that does not exist and for more choices than can ever be here at once.
     """
     copies = wanted.n or 1
-    if len(prompts) * copies > MAX_CHOICES:
-        raise ApiError(400, "invalid_value", f"`n`: at most {MAX_CHOICES} choices a request", param="n")
+    refuse_too_many(len(prompts), copies, limits.max_queue, slots)
     sampling = make_sampling(wanted, defaults, len(vocabulary.tokens))
     requests = tuple(
         Generate(
@@ -59,6 +59,21 @@ def make_job(
         for index, prompt in enumerate(prompt for prompt in prompts for _ in range(copies))
     )
     return Job(requests, wanted.stops, sum(len(prompt.tokens) for prompt in prompts))
+
+
+def refuse_too_many(prompts: int, copies: int, max_queue: int, slots: int) -> None:
+    """All choices of a request are queued together, so they must fit an idle engine. Raises `ApiError` 400."""
+    choices, room = prompts * copies, max_queue + slots
+    param = "n" if copies > 1 else "prompt"
+    if choices > MAX_CHOICES:
+        sentence = f"`{param}`: {choices} choices are asked for; a request may have {MAX_CHOICES}"
+        raise ApiError(400, "invalid_value", sentence, param=param)
+    if choices > room:
+        sentence = (
+            f"`{param}`: {choices} choices are asked for, and no more than {room} can be here at once: "
+            f"slots.count is {slots} and limits.max_queue is {max_queue}"
+        )
+        raise ApiError(400, "invalid_value", sentence, param=param)
 
 
 def make_sampling(wanted: Generation, defaults: SamplingDefaults, num_tokens: int) -> Sampling:
@@ -83,7 +98,8 @@ def _first(wanted: _Number | None, default: _Number) -> _Number:
 
 def _bias(key: str, value: float, num_tokens: int) -> tuple[int, float]:
     if not (key.isascii() and key.isdigit() and len(key) < 10 and int(key) < num_tokens):
-        raise ApiError(400, "invalid_value", "`logit_bias`: its keys are token ids of this model", param="logit_bias")
+        sentence = f"`logit_bias`: its keys are token ids of this model, 0 to {num_tokens - 1}"
+        raise ApiError(400, "invalid_value", sentence, param="logit_bias")
     return int(key), value
 
 

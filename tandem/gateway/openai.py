@@ -8,7 +8,7 @@ answer's header says so.
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar, get_args
 
 import msgspec
 from msgspec import Meta, Raw, Struct, field
@@ -69,8 +69,11 @@ class Part(Struct, frozen=True):
     text: str | None = None
 
 
+Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
+
+
 class Message(Struct, frozen=True):
-    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    role: Role
     content: str | list[Part] | None = None
     tool_calls: NotYet = None
     function_call: NotYet = None
@@ -158,6 +161,7 @@ def refuse_unhonoured(part: Struct, prefix: str = "") -> None:
 
 _PLACE: Final = re.compile(r"(?P<what>.*?)(?: - at `(?:key in )?\$(?P<path>.*)`)?", re.DOTALL)
 _FIELD: Final = re.compile(r"`(\w+)`$")
+_ALLOWED: Final = {"role": get_args(Role)}  # msgspec names the value that is wrong, which a user wrote
 
 
 def _explain(message: str) -> tuple[str, str | None]:
@@ -168,7 +172,8 @@ def _explain(message: str) -> tuple[str, str | None]:
     if what.startswith("Object missing required field") and (missing := _FIELD.search(what)):
         path = f"{path}.{missing[1]}" if path else missing[1]
         what = "this field is required"
-    what = "Expected one of its allowed values" if what.startswith("Invalid enum value") else what
+    if what.startswith("Invalid enum value"):
+        what = f"expected one of {', '.join(f'`{word}`' for word in _ALLOWED[path.rpartition('.')[2]])}"
     what = what[:1].lower() + what[1:]
     return (f"`{path}`: {what}", path) if path else (f"the body: {what}", None)
 

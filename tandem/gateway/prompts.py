@@ -54,8 +54,8 @@ class Prompts:
         if not ids:
             raise ApiError(400, "invalid_value", f"`{param}`: expected at least one token", param=param)
         if max(ids) >= self.tokenizer.num_tokens:
-            count = self.tokenizer.num_tokens
-            raise ApiError(400, "invalid_value", f"`{param}`: the model's {count} token ids begin at 0", param=param)
+            last = self.tokenizer.num_tokens - 1
+            raise ApiError(400, "invalid_value", f"`{param}`: this model's token ids are 0 to {last}", param=param)
         return self._fitting(Prompt(tuple(ids), Marks(head_end=len(ids), messages_end=len(ids))), param)
 
     async def _in_thread(self, work: Callable[[], _Result]) -> _Result:
@@ -87,7 +87,10 @@ def text_of(message: Message, index: int) -> str:
     if not isinstance(message.content, list):
         return message.content or ""
     for place, part in enumerate(message.content):
-        if part.type != "text" or part.text is None:
-            param = f"messages[{index}].content[{place}].{'type' if part.type != 'text' else 'text'}"
-            raise ApiError(400, "unsupported_value", f"`{param}`: only parts of type `text` are read", param=param)
+        param = f"messages[{index}].content[{place}]"
+        if part.type != "text":
+            sentence = f"`{param}.type`: only parts of type `text` are read"
+            raise ApiError(400, "unsupported_value", sentence, param=f"{param}.type")
+        if part.text is None:
+            raise ApiError(400, "invalid_value", f"`{param}.text`: this field is required", param=f"{param}.text")
     return "\n".join(part.text or "" for part in message.content)

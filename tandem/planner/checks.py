@@ -56,7 +56,7 @@ def not_yet(documents: Documents, serving: Serving) -> tuple[Problem, ...]:
             f"no engine of this version {does} `{value}`",
             documents.place("engine", key) or documents.place("profile"),
             (f"it {does} {', '.join(f'`{each}`' for each in known)}",),
-            f"write `engine.{key}`, or name another profile; `tandem plan --box` prints a plan for this one",
+            f"write one as `engine.{key}`, or name another profile; `tandem plan --box` prints a plan for this one",
         )
         for key, does, value, known in asked
         if value not in known

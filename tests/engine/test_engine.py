@@ -451,7 +451,7 @@ def test_live_limits_hold_from_the_next_turn() -> None:
     driver.turn(ask("a", max_tokens=40))
     driver.turn(SetLive(msgspec.json.encode(live(max_queue=0, request_timeout=12.0))))
     driver.turn(ask("b"))
-    assert driver.refused("b").sentence == "0 requests wait already and limits.max_queue is 0"
+    assert driver.refused("b").sentence == "the queue is full: `limits.max_queue` lets 0 wait"
     driver.until_idle()
     assert 8 < driver.finished("a").completion_tokens < 14
 

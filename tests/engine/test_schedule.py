@@ -73,7 +73,7 @@ def test_a_full_queue_refuses_and_says_when_to_come_back() -> None:
     for id in ("r4", "r5"):
         refusal = driver.refused(id)
         assert refusal.code is RefusalCode.QUEUE_FULL
-        assert refusal.sentence == "4 requests wait already and limits.max_queue is 2"
+        assert refusal.sentence == "the queue is full: `limits.max_queue` lets 2 wait"
         assert refusal.retry_after == pytest.approx(25.0)  # the fifth of two slots at ten seconds a request
     driver.until_idle()
     assert [driver.finished(f"r{index}").reason for index in range(4)] == [FinishReason.LENGTH] * 4

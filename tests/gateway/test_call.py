@@ -26,7 +26,7 @@ HELLO = "Hello there, world"
 class Hand:
     def __init__(self, tokenizer: Tokenizer, stops: tuple[str, ...] = (), choices: int = 1) -> None:
         self.tokens = tokenizer.encode(HELLO)
-        self.call = Call([Choice(n, f"r.{n}", AnswerText(tokenizer, stops)) for n in range(choices)], max_queue=7)
+        self.call = Call([Choice(n, f"r.{n}", AnswerText(tokenizer, stops)) for n in range(choices)])
 
     def deliver(self, *happenings: Happening, now: float = 0.0) -> list[Output]:
         return [output for happening in happenings for output in self.call.apply(happening, now)]
@@ -152,10 +152,11 @@ def test_taking_too_long_ends_what_was_written_as_if_cut_by_a_limit(tokenizer: T
     assert isinstance(failed, Failed) and failed.error.status == 503
 
 
-def test_a_full_queue_names_the_setting_that_refused(hand: Hand) -> None:
-    failed = hand.deliver(Refused("r.0", RefusalCode.QUEUE_FULL, "7 requests wait already"))[0]
+def test_a_full_queue_is_told_in_the_engine_s_words(hand: Hand) -> None:
+    sentence = "the queue is full: `limits.max_queue` lets 7 wait"
+    failed = hand.deliver(Refused("r.0", RefusalCode.QUEUE_FULL, sentence))[0]
     assert isinstance(failed, Failed)
-    assert str(failed.error) == "7 requests wait already (`limits.max_queue` is 7)"
+    assert (failed.error.status, str(failed.error)) == (429, sentence)
 
 
 def test_an_engine_that_gives_up_unasked_is_an_error(hand: Hand) -> None:

@@ -190,3 +190,21 @@ async def test_our_own_fault_is_a_500_in_the_envelope(start: Start) -> None:
         assert response.json()["error"]["code"] == "internal_error"
         assert "our bug" not in response.text
         assert (await appliance.http.get("/livez")).status_code == 200
+
+
+async def test_head_is_get_without_its_body(start: Start, keys: KeySource) -> None:
+    shown = {"x-api-key": "right-key"}
+    async with start(make_live(keys)) as appliance:
+        await appliance.until(lambda: appliance.service.engine.status.state == "ready")
+        for path in ("/health", "/v1/health", "/livez", "/readyz", "/v1/models", "/metrics"):
+            stranger = await appliance.http.head(path)
+            assert stranger.status_code == (401 if ROUTES[path] is Access.KEY else 200), path
+            known = await appliance.http.head(path, headers=shown)
+            got = await appliance.http.get(path, headers=shown)
+            assert (known.status_code, known.content) == (200, b""), path
+            assert known.headers["content-type"] == got.headers["content-type"]
+        assert (await appliance.http.head("/v1/completions", headers=shown)).status_code == 405
+        appliance.engine.die()
+        await appliance.until(lambda: appliance.service.engine.status.state != "ready")
+        down = await appliance.http.head("/readyz")
+        assert (down.status_code, down.content) == (503, b"")

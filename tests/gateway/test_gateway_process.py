@@ -22,6 +22,7 @@ from gateway_process import GatewayProcess, gateway_process
 
 from tandem.contract.channel import ask_health
 from tandem.contract.plan import encode_plan
+from tandem.errors import CannotStart
 from tandem.gateway.app import bind, serve_http
 from tandem.gateway.engine_client import EngineClient
 from tandem.text.tokenizer import Tokenizer
@@ -157,3 +158,10 @@ def test_a_token_costs_a_fraction_of_a_millisecond(gateway: GatewayProcess, reco
     record_property("microseconds_a_token", round(cost * 1e6))
     print(f"{cost * 1e6:.0f} us a token, {time.monotonic() - started:.1f} s")
     assert cost < 300e-6  # three times what is measured: a loaded machine is no regression
+
+
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "192.0.2.1", "a..b"])
+def test_a_host_that_is_not_ours_is_the_host_s_fault(host: str) -> None:
+    with pytest.raises(CannotStart, match="cannot be bound") as caught:
+        bind(host, 0)
+    assert caught.value.help is not None and "listen.host" in caught.value.help

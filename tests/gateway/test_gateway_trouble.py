@@ -423,3 +423,11 @@ async def test_a_ledger_that_cannot_be_written_fails_no_request(start: Start, tm
         assert (await appliance.chat()).status_code == 200
         await appliance.until(lambda: appliance.service.ledger.num_lost == 1)
         assert (await appliance.http.get("/health")).json()["ledger_rows_lost"] == 1
+
+
+async def test_choices_that_can_never_be_here_at_once_are_no_matter_of_patience(start: Start) -> None:
+    async with start() as appliance:  # two slots, and four may wait
+        assert (await appliance.chat(n=6)).status_code == 200
+        refused = await appliance.chat(n=7)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "n")
+        assert "retry-after" not in refused.headers

@@ -7,7 +7,7 @@ import pytest
 
 from tandem.contract.plan import SamplingDefaults
 from tandem.gateway.errors import ApiError
-from tandem.gateway.job import make_sampling
+from tandem.gateway.job import make_sampling, refuse_too_many
 from tandem.gateway.openai import ChatRequest, CompletionRequest, parse, refuse_unhonoured
 from tandem.gateway.prompts import text_of
 
@@ -134,6 +134,41 @@ def test_a_part_that_is_not_text_is_named() -> None:
     with pytest.raises(ApiError) as caught:
         text_of(request.messages[1], 1)
     assert caught.value.detail.param == "messages[1].content[1].type"
+
+
+def test_a_part_without_its_text_lacks_the_text() -> None:
+    request, _ = parse(ChatRequest, chat(messages=[{"role": "user", "content": [{"type": "text"}]}]))
+    with pytest.raises(ApiError) as caught:
+        text_of(request.messages[0], 0)
+    assert (caught.value.detail.code, caught.value.detail.param) == ("invalid_value", "messages[0].content[0].text")
+    assert str(caught.value) == "`messages[0].content[0].text`: this field is required"
+
+
+def test_a_role_that_is_none_hears_which_there_are() -> None:
+    with pytest.raises(ApiError) as caught:
+        parse(ChatRequest, chat(messages=[{"role": "boss", "content": "hi"}]))
+    assert "`system`, `developer`, `user`, `assistant`, `tool`, `function`" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "copies", "max_queue", "param"),
+    [(1, 16, 12, None), (1, 17, 90, "n"), (17, 1, 90, "prompt"), (1, 9, 4, "n"), (9, 1, 4, "prompt"), (8, 1, 4, None)],
+)
+def test_more_choices_than_can_ever_be_here_are_refused(
+    prompts: int, copies: int, max_queue: int, param: str | None
+) -> None:
+    """Told to come back later, such a request would come back for ever."""
+    if param is None:
+        return refuse_too_many(prompts, copies, max_queue, slots=4)
+    with pytest.raises(ApiError) as caught:
+        refuse_too_many(prompts, copies, max_queue, slots=4)
+    assert (caught.value.status, caught.value.detail.param) == (400, param)
+    if max_queue == 4:
+        assert str(caught.value) == (
+            f"`{param}`: 9 choices are asked for, and no more than 8 can be here at once: "
+            "slots.count is 4 and limits.max_queue is 4"
+        )
+    return None
 
 
 def test_a_message_with_tool_calls_is_refused_by_its_place() -> None:
