@@ -51,6 +51,7 @@ from tandem.director.trial import judge
 from tandem.residency.placement import may_load
 from tandem.units import format_duration
 
+STOPPING: Final = "stopping"  # the whole sentence of a program that stops with nothing to tell
 UNANSWERED: Final = 5  # health questions in a row; one slow answer never kills a process
 TURN_SILENCE: Final = 120.0  # seconds without life on the device thread while requests run: longer than any chunk
 KILL_AGAIN: Final = 2.0  # seconds that supervisord gets for its own KILL before the director sends one
@@ -103,7 +104,8 @@ def steer(name: str, state: State, facts: Facts, now: float) -> tuple[Record | N
             if current:  # the edit was taken back
                 return become(record, ProgramState.READY, now, sentence="ready again"), [Resume(name)]
             if has_drained(record, facts.answers.get(name, Answer()), now) and may_stop(name, state, facts, now):
-                return _stop(name, record, state, now), [Stop(name)]
+                cut = cut_off(record, facts.answers.get(name, Answer()), state)
+                return _stop(name, record, state, now, cut), [Stop(name)]
         case ProgramState.STOPPING:
             if now >= record.until + KILL_AGAIN:
                 return record, [Kill(name)]
@@ -142,6 +144,16 @@ def has_drained(record: Record, answer: Answer, now: float) -> bool:
     health = fresh(record, answer)
     idle = health is not None and not (health.running or health.queued or health.waiting_memory)
     return idle or now >= record.until
+
+
+def cut_off(record: Record, answer: Answer, state: State) -> str:
+    """What becomes of requests when a drain has ended: nothing to say when all of them were finished."""
+    health = fresh(record, answer)
+    left = health.running + health.queued + health.waiting_memory if health is not None else None
+    if left == 0:
+        return STOPPING
+    who = "requests that may still have run" if left is None else f"{left} request{'s' if left > 1 else ''}"
+    return f"{who} ended unfinished after {format_duration(state.plan.live.limits.drain_timeout)}"
 
 
 def condemn(record: Record, answer: Answer, program: Program, now: float) -> str:
@@ -239,10 +251,10 @@ def _retire(name: str, record: Record, state: State, facts: Facts, now: float) -
     return record, []
 
 
-def _stop(name: str, record: Record, state: State, now: float) -> Record:
+def _stop(name: str, record: Record, state: State, now: float, sentence: str = STOPPING) -> Record:
     program = state.plan.program(name)
     until = now + (program.stop_timeout if program else REMOVED_STOP)
-    return become(record, ProgramState.STOPPING, now, until=until, sentence="stopping")
+    return become(record, ProgramState.STOPPING, now, until=until, sentence=sentence)
 
 
 def _put_away(name: str, record: Record, state: State, now: float) -> tuple[Record | None, list[Action]]:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from tandem.contract.messages import ReloadReport
 from tandem.contract.plan import Basis, Floors, RolePlan
-from tandem.director.decide import TURN_SILENCE, UNANSWERED
+from tandem.director.decide import STOPPING, TURN_SILENCE, UNANSWERED
 from tandem.director.notice import FIRST_WAIT, LONGEST_WAIT, STABLE
 from tandem.director.state import (
     ALIVE,
@@ -281,6 +281,7 @@ def test_an_engine_edit_drains_stops_and_starts_with_the_new_plan() -> None:
     assert world.step(5) == []
     world.running["engine"].health = DRAINING
     assert world.step() == [Stop("engine")]
+    assert world.record("engine").sentence == STOPPING
     world.die("engine", "exited with status 0")
     assert world.step() == [Start("engine")]
     world.settle()
@@ -297,7 +298,9 @@ def test_a_drain_does_not_wait_longer_than_its_timeout() -> None:
     world.step()
     world.running["engine"].health = replace(DRAINING, running=1)
     assert world.step(9) == []
+    assert world.record("engine").sentence == "finishing its requests"
     assert world.step(1.1) == [Stop("engine")]
+    assert world.record("engine").sentence == "1 request ended unfinished after 10 s"
 
 
 def test_a_process_deaf_to_term_is_killed() -> None:
