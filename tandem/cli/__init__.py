@@ -6,6 +6,8 @@ for the planner.
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 
 import typer
@@ -26,14 +28,47 @@ for group in (lifecycle, documents, models, usage, processes):
 
 def main() -> None:
     """Run a command; a user's error is told in words and an exit status, never as a traceback."""
+    status: int | str | None
     try:
         app()
+        status = ExitStatus.GOOD
+    except SystemExit as end:  # typer and rich make an exit of their own of a reader that has gone
+        status = ExitStatus.GOOD if isinstance(end.__context__, BrokenPipeError) else end.code
     except TandemError as error:
         from tandem.config.report import render_error
 
         sys.stderr.write(render_error(error))
-        raise SystemExit(error.exit_status) from None
+        status = error.exit_status
     except KeyboardInterrupt:
-        raise SystemExit(130) from None
+        status = 130
     except BrokenPipeError:
-        raise SystemExit(ExitStatus.GOOD) from None
+        status = ExitStatus.GOOD
+    except OSError as error:
+        if error.errno != errno.ENOSPC or error.filename is not None:
+            raise
+        status = _tell_full(error)
+    raise SystemExit(_flush(status))
+
+
+def _flush(status: int | str | None) -> int | str | None:
+    """What the interpreter would do at its end, where a failure could only be a traceback."""
+    try:
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        pass  # `| head`: whoever read it has seen enough
+    except OSError as error:
+        status = status or _tell_full(error)
+    _drop_output()
+    return status
+
+
+def _tell_full(error: OSError) -> int:
+    _drop_output()
+    sys.stderr.write(f"error: what was to be printed cannot be written: {error.strerror}\n")
+    return ExitStatus.OUR_BUG
+
+
+def _drop_output() -> None:
+    """What is still buffered goes nowhere, so that nobody fails on it again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -150,13 +150,13 @@ def import_env(
 ) -> None:
     """Turn an environment file into an appliance.yaml on stdout; what has no counterpart is said on stderr."""
     from tandem.config.import_env import import_env as convert
-    from tandem.errors import CannotStart
+    from tandem.errors import DocumentError, Problem
 
     try:
         imported = convert(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise CannotStart(f"{file} cannot be read: {reason}") from None
+        raise DocumentError((Problem("not-found", f"{file} cannot be read: {reason}"),)) from None
     typer.echo(imported.document, nl=False)
     for words in imported.words:
         typer.echo(words, err=True)
