@@ -34,6 +34,7 @@ from tandem.units import MIB, format_bytes
 
 ROOM: Final = 256 * MIB  # of disk for logs, ledger and plan; a full disk in the middle of a request helps nobody
 LOCK_PATIENCE: Final = 1.0  # seconds: another command may be looking at the lock just now
+SUPERVISORD: Final = "supervisor.supervisord"
 AGAIN: Final = 0.1  # seconds between attempts to reach a director that is starting or restarting
 
 
@@ -44,9 +45,12 @@ class Lock:
         self._path = Path(paths.state, "appliance.lock")
 
     def take(self) -> int | None:
-        """The open descriptor, or None when an appliance runs or starts."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        """The open descriptor, or None when an appliance runs or starts. Raises `CannotStart`."""
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise _unusable(self._path.parent, "written", error) from None
         deadline = time.monotonic() + LOCK_PATIENCE
         while not _flock(descriptor, fcntl.LOCK_EX):
             if time.monotonic() >= deadline:
@@ -56,14 +60,22 @@ class Lock:
         return descriptor
 
     def is_held(self) -> bool:
+        """Raises `CannotStart` where no state directory can be."""
         try:
             descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             return False
+        except OSError as error:
+            raise _unusable(self._path.parent, "read", error) from None
         try:
             return not _flock(descriptor, fcntl.LOCK_SH)
         finally:
             os.close(descriptor)
+
+
+def _unusable(folder: Path, done: str, error: OSError) -> CannotStart:
+    help = "set `state` to a folder you may write, or mend its owner"
+    return CannotStart(f"{folder} cannot be {done}: {error.strerror}", help)
 
 
 def _flock(descriptor: int, kind: int) -> bool:
@@ -94,6 +106,8 @@ def prepare(plan: Plan) -> None:
 
 def tidy(paths: Paths) -> None:
     """The run directory lives as long as the appliance. Does nothing when another one has just started there."""
+    if not os.path.lexists(paths.run):
+        return  # so that no state directory is made where there is none
     lock = Lock(paths).take()
     if lock is not None:
         shutil.rmtree(paths.run, ignore_errors=True)
@@ -107,9 +121,7 @@ def _make(folder: Path) -> None:
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise CannotStart(
-            f"{folder} cannot be written: {error.strerror}", "set `state` to a folder you may write, or mend its owner"
-        ) from None
+        raise _unusable(folder, "written", error) from None
 
 
 def _check_ours(run: Path) -> None:
@@ -145,13 +157,34 @@ def _listener(port: int) -> str:
 
 
 def leftovers(paths: Paths) -> list[psutil.Process]:
-    """Our processes of an earlier run whose supervisord is gone: they are finishing, or they hang."""
+    """This appliance's processes. Those of an earlier run are finishing, or hang, or lost their state directory."""
     found = []
     for process in psutil.process_iter(["cmdline"]):
         command = process.info["cmdline"] or []
-        if ("--run", paths.run) in itertools.pairwise(command) and process.pid != os.getpid():
+        ours = ("--run", paths.run) in itertools.pairwise(command) or _is_supervisord(process, command, paths)
+        if ours and process.pid != os.getpid():
             found.append(process)
     return found
+
+
+def _is_supervisord(process: psutil.Process, command: list[str], paths: Paths) -> bool:
+    """Its command line is the same for every appliance; its environment names the run directory."""
+    if SUPERVISORD not in command:
+        return False
+    try:
+        return process.environ().get("TANDEM_RUN") == paths.run
+    except (psutil.Error, OSError):
+        return False  # another user's, or gone
+
+
+def end_leftovers(processes: list[psutil.Process], paths: Paths, patience: float) -> None:
+    """End what an earlier run left. A supervisord among it was never told to stop, and would restart the others."""
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            if SUPERVISORD in process.cmdline():
+                process.terminate()
+    end(processes, patience)
+    end(leftovers(paths), 0.0)
 
 
 def end(processes: list[psutil.Process], patience: float) -> None:
@@ -176,7 +209,7 @@ def spawn(plan: Plan, lock: int, *, detach: bool, variables: dict[str, str]) -> 
     environment = {**os.environ, **variables, "TANDEM_RUN": plan.paths.run, "TANDEM_LOGS": plan.paths.logs}
     with Path(plan.paths.logs, "supervisord.err").open("wb") as errors:
         return subprocess.Popen(
-            [sys.executable, "-P", "-m", "supervisor.supervisord", "-n", "-c", str(configuration())],
+            [sys.executable, "-P", "-m", SUPERVISORD, "-n", "-c", str(configuration())],
             cwd="/",
             env=environment,
             stdin=subprocess.DEVNULL,

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 NOT_RUNNING = 1
 NOT_SERVING = 4
+WRONG_FLAG = ("syntax", "unknown-key")
+SILENT = "it runs, but its director does not answer: it may be starting or stopping just now"
 
 Appliance = Annotated[Path, typer.Argument(help="The appliance document.")]
 Set = Annotated[
@@ -82,16 +84,20 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="Answer with JSON.")] = False,
 ) -> None:
     """What runs, and what became of the last edit. Exits with 0 when it serves, 1 when nothing runs, else 4."""
-    from tandem.cli.appliance import Lock, picture
+    from tandem.cli.appliance import Lock, leftovers, picture
     from tandem.contract.plan import read_plan
 
     paths = _where(appliance, _flags(overrides, profile))
     if not Lock(paths).is_held():
+        if strays := leftovers(paths):
+            words = f"not running, but {len(strays)} of its processes are left: `tandem down` ends them"
+            typer.echo(json.dumps({"phase": "unknown"}) if as_json else words)
+            raise typer.Exit(NOT_SERVING)
         typer.echo(json.dumps({"phase": "down"}) if as_json else "not running: `tandem up` starts it")
         raise typer.Exit(NOT_RUNNING)
     seen = asyncio.run(picture(paths))
     if seen is None:
-        typer.echo(json.dumps({"phase": "unknown"}) if as_json else "it runs, but its director does not answer")
+        typer.echo(json.dumps({"phase": "unknown"}) if as_json else SILENT)
         raise typer.Exit(NOT_SERVING)
     _print_status(seen, read_plan(Path(paths.run)), as_json)
     raise typer.Exit(ExitStatus.GOOD if seen.phase == "serving" else NOT_SERVING)
@@ -122,17 +128,36 @@ def _paths(state: Path) -> Paths:
 
 
 def _where(appliance: Path, flags: list[str]) -> Paths:
-    """Where this appliance's directories are, also when its document is broken just now."""
+    """Where this appliance's directories are, also when its document is broken or gone just now."""
     from tandem.config import load
-    from tandem.config.documents import Appliance as Document
+    from tandem.config.paths import under
+    from tandem.config.report import render_error
 
     try:
         return _paths(load(appliance, flags).state)
-    except DocumentError:
-        if not appliance.exists():
-            raise
-        said = os.environ.get("TANDEM_STATE") or str(Document.model_fields["state"].default)
-        return _paths((appliance.absolute().parent / Path(said).expanduser()).absolute())
+    except DocumentError as error:
+        if any(p.place and p.place.file.startswith("--set") and p.code in WRONG_FLAG for p in error.problems):
+            raise  # whose state was meant cannot be known
+        state = under(appliance.absolute().parent, _said_state(appliance, flags)).absolute()
+        typer.echo(render_error(error, f"looking for what runs in {state} all the same"), err=True, nl=False)
+        return _paths(state)
+
+
+def _said_state(appliance: Path, flags: list[str]) -> str:
+    """`state` as the strongest that says it has it: a flag, the variable, the document's own line, the default."""
+    from tandem.config.documents import Appliance as Document
+    from tandem.config.settings import read_overrides
+    from tandem.config.source import read_tree
+
+    try:
+        text = appliance.read_text(encoding="utf-8-sig", errors="replace")
+    except OSError:
+        text = ""
+    lines = "\n".join(line for line in text.splitlines() if line.startswith("state:"))  # the rest may be no YAML
+    variables = {name: value for name, value in os.environ.items() if name == "TANDEM_STATE"}
+    trees = [*read_overrides(flags, variables)[0], read_tree(lines, str(appliance))[0]]
+    said = (tree.plain().get("state") for tree in trees)
+    return next((word for word in said if isinstance(word, str)), str(Document.model_fields["state"].default))
 
 
 def _already_up(documents: Documents) -> int:

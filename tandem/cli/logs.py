@@ -21,6 +21,8 @@ def print_logs(folder: Path, program: str | None, lines: int, follow: bool) -> N
     Raises `CannotStart` when `program` has no log.
     """
     names = sorted(path.stem for path in folder.glob("*.log"))
+    if not names and not follow:
+        raise CannotStart(f"there are no logs in {folder}", "`tandem up` writes them, below the document's `state`")
     if program is not None and program not in names:
         known = f"there are {', '.join(names)}" if names else f"there are none in {folder}"
         raise CannotStart(f"`{program}` has no log", known)

@@ -16,6 +16,7 @@ from tandem.cli.appliance import (
     ask_to_stop,
     check_port,
     end,
+    end_leftovers,
     kill,
     leftovers,
     longest_stop,
@@ -29,6 +30,7 @@ from tandem.cli.appliance import (
 from tandem.cli.screen import Screen, complain, curl, url
 from tandem.contract.messages import ApplianceState
 from tandem.contract.plan import Paths, Plan, read_plan
+from tandem.director.decide import STOPPING
 from tandem.errors import CannotStart, ExitStatus
 
 DIRECTOR_PATIENCE: Final = 30.0  # seconds without a word from the director before it counts as unable to come up
@@ -51,7 +53,7 @@ async def raise_appliance(plan: Plan, *, detach: bool, variables: dict[str, str]
         try:
             if strays := leftovers(plan.paths):
                 screen.say(f"waiting for {len(strays)} processes of an earlier run to finish")
-                await asyncio.to_thread(end, strays, LEFTOVER_PATIENCE)
+                await asyncio.to_thread(end_leftovers, strays, plan.paths, LEFTOVER_PATIENCE)
             prepare(plan)
             check_port(plan.gateway.host, plan.gateway.port)
             supervisord = spawn(plan, lock, detach=detach, variables=variables)
@@ -201,10 +203,10 @@ async def attend_existing(paths: Paths) -> int:
 
 async def bring_down(paths: Paths) -> int:
     """Ask for an orderly end, wait for it, and say what was done. Nothing running is no error."""
-    lock, started = Lock(paths), time.monotonic()
+    lock, started, cut = Lock(paths), time.monotonic(), ""
     if not lock.is_held():
         strays = leftovers(paths)
-        await asyncio.to_thread(end, strays, 0.0)
+        await asyncio.to_thread(end_leftovers, strays, paths, LEFTOVER_PATIENCE)
         tidy(paths)
         print(f"nothing was running; ended {len(strays)} leftover processes" if strays else "nothing was running")
         return ExitStatus.GOOD
@@ -226,6 +228,7 @@ async def bring_down(paths: Paths) -> int:
             async for picture in stream:
                 if picture is not None:
                     screen.show(picture)
+                    cut = cut_off(picture) or cut
         screen.settle()
         overdue = lock.is_held()
         if overdue:
@@ -236,10 +239,16 @@ async def bring_down(paths: Paths) -> int:
         if overdue:
             screen.say(f"killed: it did not stop within {longest_stop(plan):.0f} s")
         elif asked:
-            screen.say(f"stopped: running requests were finished, every process has ended ({took})")
+            screen.say(f"stopped: {cut or 'running requests were finished'}, every process has ended ({took})")
         else:
             screen.say(f"stopped through supervisord, because the director did not answer ({took})")
     return ExitStatus.GOOD
+
+
+def cut_off(picture: ApplianceState) -> str:
+    """What the director says of requests that outlasted the drain; empty while there is nothing to say."""
+    stopping = (p.sentence for p in picture.programs if p.kind == "engine" and p.state == "stopping")
+    return next((sentence for sentence in stopping if sentence != STOPPING), "")
 
 
 def announce(plan: Plan) -> None:

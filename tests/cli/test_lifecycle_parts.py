@@ -22,7 +22,7 @@ from tandem.config import load
 from tandem.contract.messages import ReloadReport
 from tandem.contract.plan import KeySource, Paths, Plan
 from tandem.director.supervisord import configuration
-from tandem.errors import CannotStart
+from tandem.errors import CannotStart, DocumentError
 from tandem.memory.reading import read_box
 from tandem.planner.compile import compile_plan
 
@@ -109,13 +109,19 @@ def test_leftovers_are_ours_and_nobody_elses(plan: Plan) -> None:
     def sleeper(run: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen([sys.executable, "-c", "input()", "engine", "--run", run], stdin=subprocess.PIPE)
 
+    def supervisord(run: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-c", "input()", appliance.SUPERVISORD]
+        return subprocess.Popen(command, env={"TANDEM_RUN": run}, stdin=subprocess.PIPE)
+
     ours, other = sleeper(plan.paths.run), sleeper(plan.paths.run + "-other")
+    parent, stranger = supervisord(plan.paths.run), supervisord(plan.paths.run + "-other")
+    processes = (ours, other, parent, stranger)
     try:
-        assert [process.pid for process in leftovers(plan.paths)] == [ours.pid]
-        appliance.end(leftovers(plan.paths), patience=0.0)
-        assert leftovers(plan.paths) == [] and other.poll() is None
+        assert {process.pid for process in leftovers(plan.paths)} == {ours.pid, parent.pid}
+        appliance.end_leftovers(leftovers(plan.paths), plan.paths, patience=0.0)
+        assert leftovers(plan.paths) == [] and other.poll() is None and stranger.poll() is None
     finally:
-        for process in (ours, other):
+        for process in processes:
             process.kill()
             process.communicate()
 
@@ -238,5 +244,80 @@ def test_commands_when_nothing_runs(plan: Plan, monkeypatch: pytest.MonkeyPatch)
     assert isinstance(runner.invoke(app, ["logs", "engine"]).exception, CannotStart)
     Path(plan.appliance).write_text("profile: [\n")
     assert runner.invoke(app, ["status"]).exit_code == 1  # a broken document hides nothing
-    monkeypatch.chdir("/")
-    assert not isinstance(runner.invoke(app, ["status", "/nowhere.yaml"]).exception, SystemExit)
+    assert runner.invoke(app, ["down"]).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "document", [None, "state: elsewhere\nprofile: [\n", "profile: nobody\nstate: 'elsewhere' # x\n"]
+)
+@pytest.mark.parametrize("how", ["document", "flag", "variable"])
+def test_what_runs_is_found_without_its_document(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch, document: str | None, how: str
+) -> None:
+    path = Path(plan.appliance)
+    path.unlink() if document is None else path.write_text(document)
+    folder = {"flag": "flagged", "variable": "varied"}.get(how, "elsewhere" if document else ".tandem")
+    if how == "variable":
+        monkeypatch.setenv("TANDEM_STATE", folder)
+    held = Lock(Paths(str(path.parent / folder), "", "")).take()
+    assert held is not None
+    try:
+        flags = ["--set", f"state={folder}"] if how == "flag" else []
+        monkeypatch.setattr(appliance, "picture", no_picture)
+        status = CliRunner().invoke(app, ["status", str(path), *flags])
+    finally:
+        os.close(held)
+    assert status.exit_code == 4
+    assert "does not answer: it may be starting or stopping" in status.stdout
+    assert "error" in status.stderr and f"looking for what runs in {path.parent / folder}" in status.stderr
+
+
+async def no_picture(_: Paths) -> None:
+    return None
+
+
+def test_a_flag_that_is_no_key_brings_nothing_down(plan: Plan) -> None:
+    down = CliRunner().invoke(app, ["down", plan.appliance, "--set", "sate=/elsewhere"])
+    assert isinstance(down.exception, DocumentError)
+
+
+@pytest.mark.parametrize("command", ["up", "status", "down", "logs"])
+def test_a_state_that_can_be_none_is_one_sentence(plan: Plan, tmp_path: Path, command: str) -> None:
+    (tmp_path / "file").write_text("")
+    document = ["--appliance", plan.appliance] if command == "logs" else [plan.appliance]
+    found = CliRunner().invoke(app, [command, *document, "--set", f"state={tmp_path}/file"])
+    assert isinstance(found.exception, CannotStart)
+    assert str(tmp_path / "file") in str(found.exception) and "`state`" in str(found.exception.help)
+
+
+@pytest.mark.parametrize("state", ["/proc/x", "/dev/null/x"])
+def test_a_lock_that_cannot_be_made_is_one_sentence(state: str) -> None:
+    with pytest.raises(CannotStart, match=f"{state} cannot be written: "):
+        Lock(Paths(state, f"{state}/run", f"{state}/logs")).take()
+
+
+# --- what is printed --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", [["schema"], ["plan"], ["logs"]])
+def test_a_reader_that_goes_is_no_error(plan: Plan, command: list[str]) -> None:
+    logs = Path(plan.paths.logs)
+    logs.mkdir(parents=True)
+    (logs / "engine.log").write_text("a line\n" * 9000)
+    reading, writing = os.pipe()
+    os.close(reading)
+    tandem = [sys.executable, "-c", "from tandem.cli import main; main()", *command]
+    folder = Path(plan.appliance).parent
+    done = subprocess.run(tandem, cwd=folder, stdout=writing, stderr=subprocess.PIPE, text=True)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("command", [["schema"], ["plan"]])
+def test_a_full_disk_under_stdout_is_one_sentence(plan: Plan, command: list[str]) -> None:
+    tandem = [sys.executable, "-c", "from tandem.cli import main; main()", *command]
+    folder = Path(plan.appliance).parent
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(tandem, cwd=folder, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1
+    assert done.stderr == "error: what was to be printed cannot be written: No space left on device\n"

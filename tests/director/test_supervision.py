@@ -266,7 +266,33 @@ def test_a_killed_detached_supervisord_leaves_nothing_and_up_starts_anew(box: Bo
     output, errors = process.communicate(timeout=30)
     assert (process.returncode, errors) == (0, "")
     assert "processes of an earlier run" in output
-    assert len(outside.leftovers(box.paths)) == 3  # director, gateway, engine: nobody of before
+    assert len(outside.leftovers(box.paths)) == 4  # supervisord, director, gateway, engine: nobody of before
+
+
+def test_up_starts_anew_where_the_state_directory_was_removed(box: Box) -> None:
+    assert box.up("--detach").wait(20) == 0
+    first = set(box.pids().values())
+    for folder in (box.paths.run, box.paths.logs):
+        shutil.rmtree(folder)
+    Path(box.paths.state, "appliance.lock").unlink()
+    assert not outside.Lock(box.paths).is_held()
+    process = box.up("--detach")
+    output, errors = process.communicate(timeout=40)
+    assert (process.returncode, errors) == (0, "")
+    assert "waiting for 4 processes of an earlier run" in output
+    assert not first & set(box.pids().values())
+    assert not any(psutil.pid_exists(pid) for pid in first)
+    Path(box.paths.state, "appliance.lock").unlink()
+    assert asyncio.run(bring_down(box.paths)) == 0
+    assert box.is_gone()
+
+
+def test_down_says_that_requests_were_cut_off(box: Box, capsys: pytest.CaptureFixture[str]) -> None:
+    box.write(engine=["--busy", "60"], drain=0.3)
+    assert box.up("--detach").wait(20) == 0
+    assert asyncio.run(bring_down(box.paths)) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert "stopped: 1 request ended unfinished after 0.3 s, every process has ended" in last
 
 
 # --- recovery ---------------------------------------------------------------------------------------------------
