@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from tandem.config.cautions import find_cautions
 from tandem.config.documents import Appliance, Profile, Residency
 from tandem.config.names import check_names
 from tandem.config.paths import is_file, under
@@ -37,6 +38,7 @@ class Documents:
     state: Path
     files: tuple[Path, ...]  # every document that was read
     layers: Layers  # the appliance under its overrides: where a finding about it points
+    cautions: tuple[str, ...] = ()  # what is allowed, and seldom meant
 
     def place(self, *path: str) -> Place | None:
         """Where the appliance (or a variable or flag over it) says `path`, or the section around it; else None."""
@@ -110,7 +112,7 @@ class _Reader:
             return None
         return Documents(
             path, appliance, _stem(profile_name), profile, _stem(residency_name), residency,
-            weights, state, tuple(self.files), layers,
+            weights, state, tuple(self.files), layers, find_cautions(appliance, self.base, environment),
         )  # fmt: skip
 
     def _named_profile(self, name: str, place: Place | None) -> Profile | None:

@@ -125,6 +125,8 @@ def _keys(appliance: Appliance, layers: Layers, base: Path, environment: Mapping
         return [
             _no_keys("the environment variable that `keys.variable` names is not set", ("keys", "variable"), layers)
         ]
+    if keys.file is not None and is_directory(under(base, keys.file)):
+        return [_no_keys("`keys.file` names a directory, not a file", ("keys", "file"), layers)]
     if keys.file is not None and not is_file(under(base, keys.file)):
         return [_no_keys("the file that `keys.file` names is not there", ("keys", "file"), layers)]
     return []

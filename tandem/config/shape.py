@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import NoneType
 from typing import Annotated, Any, Final, TypeVar, get_args, get_origin
@@ -17,7 +17,7 @@ from pydantic_core import ErrorDetails
 
 from tandem.config.documents import Section
 from tandem.config.quantities import exact_duration, exact_size
-from tandem.config.settings import validate
+from tandem.config.settings import PREFIX, validate
 from tandem.config.source import HIDDEN, KeyPath, Layers, dotted, without_secrets
 from tandem.errors import Place, Problem
 
@@ -42,6 +42,7 @@ _BOUNDS: Final = {
     "less_than": ("lt", "below"),
 }
 
+_ENDLESS: Final = re.compile(r"[-+]?\d[\d_]{30,}")  # what `source` leaves a text
 _COMMA: Final = "inside `{ }` a comma ends a value: put a text that holds one in quotes"
 
 
@@ -111,6 +112,8 @@ def _unknown_key(path: KeyPath, layers: Layers, model: type[Section], meant: str
     renamed = section.renamed.get(name.lower()) if section else None
     if renamed is not None:
         return Problem("unknown-key", f"unknown key `{name}`", _key(path, layers), notes, renamed)
+    if (variable := _underscored(path, layers, model)) is not None:
+        return Problem("unknown-key", f"unknown key `{name}`", _key(path, layers), notes, f"did you mean `{variable}`?")
     near = meant or closest(name, known)
     if near is not None:
         required = ", which is required here" if near == meant else ""
@@ -122,6 +125,16 @@ def _unknown_key(path: KeyPath, layers: Layers, model: type[Section], meant: str
     elsewhere = [dotted(home) for home in _homes(model, name)]
     help = f"`{name}` belongs at {words(elsewhere)}" if elsewhere else None
     return Problem("unknown-key", f"unknown key `{name}`", _key(path, layers), notes, help)
+
+
+def _underscored(path: KeyPath, layers: Layers, model: type[Section]) -> str | None:
+    """The variable whose `__` was written `_`: `TANDEM_SLOTS_COUNT`."""
+    place = _key(path, layers)
+    if place is None or not place.file.startswith(PREFIX):
+        return None
+    meant = place.file.replace("__", "_")
+    variables = (PREFIX + "__".join(map(str, key)).upper() for key in _keys(model))
+    return next((variable for variable in variables if variable.replace("__", "_") == meant), None)
 
 
 def _cut_by_comma(path: KeyPath, layers: Layers) -> bool:
@@ -176,6 +189,8 @@ def _bad_value(found: ErrorDetails, layers: Layers, model: type[Section]) -> Pro
         case "string_pattern_mismatch":
             form = filter(None, (_description(model, path),))
             return Problem("bad-text", f"{shown} does not have the form this key takes", place, tuple(form))
+        case "int_type" | "float_type" if isinstance(value, str) and _ENDLESS.fullmatch(value):
+            return Problem("out-of-range", f"{shown} is out of range: no key takes a number of so many digits", place)
         case kind if kind in _KINDS:
             message = f"expected {_KINDS[kind]}, not {_kind_of(value, place)}"
             return Problem("wrong-type", message, place, (), _retyped(kind, value))
@@ -279,6 +294,16 @@ def _without_none(annotation: Any) -> Any:
 def _section_in(annotation: Any) -> type[Section] | None:
     inner = _without_none(annotation)
     return inner if isinstance(inner, type) and issubclass(inner, Section) else None
+
+
+def _keys(model: type[Section], above: KeyPath = ()) -> Iterator[KeyPath]:
+    """Every key of the schema that holds a value."""
+    for key, field in model.model_fields.items():
+        inner = _section_in(field.annotation)
+        if inner is None:
+            yield (*above, key)
+        else:
+            yield from _keys(inner, (*above, key))
 
 
 def _homes(model: type[Section], name: str, above: KeyPath = ()) -> list[KeyPath]:

@@ -3,13 +3,14 @@ does everything stand."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
 
 from tandem.contract.messages import Health, ProgramStatus, ReloadReport
-from tandem.contract.plan import Limits
+from tandem.contract.plan import Limits, Plan, read_plan
 from tandem.gateway.engine_client import EngineState, EngineStatus
 from tandem.gateway.service import Service
 
@@ -63,6 +64,7 @@ class WholeState(Summary, frozen=True, kw_only=True):
     memory: MemoryNow | None
     placements: Any  # why a role is not loaded
     ledger_rows_lost: int
+    warnings: tuple[str, ...]  # the plan's: what is allowed, and seldom meant
 
 
 async def readiness(service: Service) -> Ready:
@@ -105,4 +107,13 @@ def whole_state(service: Service, ready: Ready) -> WholeState:
         memory=MemoryNow(state.memory_available, state.memory_total, state.at) if state is not None else None,
         placements=msgspec.json.decode(state.placements) if state is not None else None,
         ledger_rows_lost=service.ledger.num_lost,
+        warnings=warnings_now(service.plan),
     )
+
+
+def warnings_now(plan: Plan) -> tuple[str, ...]:
+    """Of the plan that holds now: an edit that restarts nothing here has replaced the one we were started under."""
+    try:
+        return read_plan(Path(plan.paths.run)).warnings
+    except (OSError, msgspec.MsgspecError):
+        return plan.warnings

@@ -77,7 +77,7 @@ def compile_plan(
         ),
         memory=waterfall(box, held, memory, roles, placements, live.floors),
         placements=placements,
-        warnings=tuple(plan_warnings(documents, serving, gateway, roles)),
+        warnings=tuple(plan_warnings(documents, serving, roles)),
     )
     return msgspec.structs.replace(plan, id=plan_id(plan))
 
@@ -214,9 +214,7 @@ def waterfall(
     )
 
 
-def plan_warnings(
-    documents: Documents, serving: Serving, gateway: GatewayPlan, roles: tuple[RolePlan, ...]
-) -> list[str]:
+def plan_warnings(documents: Documents, serving: Serving, roles: tuple[RolePlan, ...]) -> list[str]:
     warnings = [f"planned, but not served: {problem.message} yet" for problem in not_yet(documents, serving)]
     if not warnings and not documents.weights.present:
         fetch = ": run `tandem pull`" if documents.weights.fetchable else f": put them at {documents.weights.path}"
@@ -224,10 +222,7 @@ def plan_warnings(
     if roles:
         names = ", ".join(role.name for role in roles)
         warnings.append(f"planned, but not started by this version: {names}")
-    keys = documents.appliance.keys
-    if keys.file is None and keys.variable is None and gateway.host not in ("127.0.0.1", "localhost", "::1"):
-        warnings.append(f"the API answers on {gateway.host} without keys: anyone who reaches that port can use it")
-    return warnings
+    return [*warnings, *documents.cautions]
 
 
 def plan_id(plan: Plan) -> str:

@@ -27,7 +27,7 @@ from tandem.contract.messages import (
     RequestState,
     Subscribe,
 )
-from tandem.contract.plan import KeySource, Live
+from tandem.contract.plan import KeySource, Live, encode_plan
 from tandem.gateway.inbox import MAX_BEHIND
 
 pytestmark = pytest.mark.anyio
@@ -431,3 +431,14 @@ async def test_choices_that_can_never_be_here_at_once_are_no_matter_of_patience(
         refused = await appliance.chat(n=7)
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, "n")
         assert "retry-after" not in refused.headers
+
+
+async def test_health_says_the_warnings_of_the_plan_that_holds_now(start: Start, tmp_path: Path) -> None:
+    async with start() as appliance:
+        plan = appliance.service.plan
+        assert (await appliance.http.get("/health")).json()["warnings"] == []
+        edited = msgspec.structs.replace(plan, warnings=("the API answers on 0.0.0.0 without keys",))
+        plan.paths.plan.write_bytes(encode_plan(edited))  # as the director does at every edit it takes
+        assert (await appliance.http.get("/health")).json()["warnings"] == list(edited.warnings)
+        plan.paths.plan.write_text("{")
+        assert (await appliance.http.get("/health")).json()["warnings"] == []

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tandem.config import load
+from tandem.config.cautions import is_loopback
+
+
+def cautions(folder: Path, text: str, **environment: str) -> tuple[str, ...]:
+    path = folder / "appliance.yaml"
+    path.write_text(text)
+    return load(path, environment=environment).cautions
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.7", "box.local"])
+def test_an_open_door_is_said(tmp_path: Path, host: str) -> None:
+    (said,) = cautions(tmp_path, f"listen: {{host: '{host}'}}")
+    assert said == f"the API answers on {host} without keys: anyone who reaches that port can use it"
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
+def test_loopback_needs_no_keys(tmp_path: Path, host: str) -> None:
+    assert is_loopback(host)
+    assert cautions(tmp_path, f"listen: {{host: '{host}'}}") == ()
+
+
+@pytest.mark.parametrize(
+    ("content", "is_said"),
+    [("", True), ("# nobody:yet\n\n", True), ("sk-secret\n:b\na:\n", True), ("oops\nann:sk-secret\n", False)],
+)
+def test_keys_that_let_nobody_in_are_said(tmp_path: Path, content: str, is_said: bool) -> None:
+    (tmp_path / "keys.txt").write_text(content)
+    said = cautions(tmp_path, "listen: {host: 0.0.0.0}\nkeys: {file: keys.txt}")
+    assert [("`keys.file`" in each, "sk-secret" in each) for each in said] == [(True, False)] * is_said
+    if content:
+        said = cautions(tmp_path, "keys: {variable: MY_KEYS}", MY_KEYS=content)
+        assert [("`keys.variable`" in each, "sk-secret" in each) for each in said] == [(True, False)] * is_said
+
+
+def test_a_key_file_that_is_no_text_is_said(tmp_path: Path) -> None:
+    (tmp_path / "keys.txt").write_bytes(b"\xff\xfe\x00")
+    (said,) = cautions(tmp_path, "keys: {file: keys.txt}")
+    assert "could not be read" in said
