@@ -27,7 +27,7 @@ from tandem.contract.process import die_with_parent, set_up_logging
 from tandem.director.decide import decide
 from tandem.director.observe import BUSY, CALM, Observer, is_busy
 from tandem.director.publish import publish
-from tandem.director.reload import Judge, Judgement, apply, judge_documents
+from tandem.director.reload import Judge, Judgement, apply, judge_documents, judge_edit
 from tandem.director.rundir import read_memory_of_director, write_memory, write_plan
 from tandem.director.state import (
     Action,
@@ -191,18 +191,24 @@ class Director:
     # --- what comes from elsewhere ------------------------------------------------------------------------------
 
     async def _follow_documents(self) -> None:
-        """Every edit is judged in a thread of its own; the loop goes on meanwhile."""
+        """As long as the appliance lives, whatever happens: nobody else would notice that edits are not seen."""
         judged: Contents | None = self._state.documents
-        files = tuple(judged or self._state.plan.documents)
         while True:
-            async with contextlib.aclosing(edits(map(Path, files), judged)) as stream:
-                async for contents in stream:
-                    judgement = await asyncio.to_thread(self._judge, self._state.plan, self._observer.held())
-                    self._put(partial(_take, judgement=judgement, contents=contents))
-                    judged = contents
-                    if set(judgement.files) != set(files):
-                        files, judged = judgement.files, None  # look once more: the new ones were not watched yet
-                        break
+            try:
+                judged = await self._take_edit(judged)
+            except Exception:
+                _log.exception("our bug: an edit could not be followed; looking again")
+                await asyncio.sleep(CALM)
+
+    async def _take_edit(self, judged: Contents | None) -> Contents:
+        """Wait for an edit and judge it in a thread of its own; the loop goes on meanwhile."""
+        files = map(Path, judged or self._state.plan.documents)
+        async with contextlib.aclosing(edits(files, judged)) as stream:
+            contents = await anext(stream)
+        judge = partial(self._judge, self._state.plan, self._observer.held())
+        judgement, contents = await asyncio.to_thread(judge_edit, judge, contents)
+        self._put(partial(_take, judgement=judgement, contents=contents))
+        return contents
 
     def _put(self, event: Callable[[State], State]) -> None:
         self._inbox.append(event)

@@ -15,6 +15,7 @@ from tandem.contract.messages import ReloadReport
 from tandem.contract.plan import Plan
 from tandem.director.state import State
 from tandem.director.trial import propose, refuse
+from tandem.director.watch import Contents, read_contents
 from tandem.errors import CannotStart, DocumentError, TandemError
 from tandem.planner.diff import ChangeClass, diff
 
@@ -63,6 +64,17 @@ def judge_documents(running: Plan, held: int) -> Judgement:
         sentence = f"our bug, its traceback is in the director's log: {error!r}"
         return Judgement(running.documents, None, sentence, f"{sentence}\n")
     return Judgement(plan.documents, plan)
+
+
+def judge_edit(judge: Callable[[], Judgement], contents: Contents) -> tuple[Judgement, Contents]:
+    """What an edit comes to, and the contents of exactly the documents that were judged.
+
+    An edit may bring in documents nobody watched yet. They are then read first and everything is judged again, so
+    that one edit is one judgement and a change in between is never taken for seen.
+    """
+    while not set((judgement := judge()).files) <= set(contents):
+        contents = read_contents(map(Path, judgement.files))
+    return judgement, {file: contents[file] for file in judgement.files}
 
 
 def apply(state: State, judgement: Judgement, at: float) -> State:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from pathlib import Path
 from typing import Final
@@ -18,6 +19,8 @@ from watchfiles import Change, awatch
 POLL: Final = 0.4  # seconds between looks where no events come
 SETTLE: Final = 0.05  # an editor that truncates and then writes is done within this
 MISSING: Final = 1.0  # seconds a document may be gone between an editor's delete and its create
+
+_log = logging.getLogger("director")
 
 Contents = Mapping[str, str]  # path -> hash of what is in it; "" while it is not there
 
@@ -53,21 +56,24 @@ async def _stirs(documents: tuple[Path, ...]) -> AsyncGenerator[bool]:
     def is_ours(change: Change, path: str) -> bool:
         return path in names
 
-    if not watched:
-        while True:
-            await asyncio.sleep(POLL)
-            yield False
-    events = awatch(
-        *watched,
-        watch_filter=is_ours,
-        recursive=False,
-        step=int(SETTLE * 1000),
-        rust_timeout=int(POLL * 1000),
-        yield_on_timeout=True,
-        ignore_permission_denied=True,
-    )
-    async for changes in events:
-        yield bool(changes)
+    if watched:
+        try:
+            events = awatch(
+                *watched,
+                watch_filter=is_ours,
+                recursive=False,
+                step=int(SETTLE * 1000),
+                rust_timeout=int(POLL * 1000),
+                yield_on_timeout=True,
+                ignore_permission_denied=True,
+            )
+            async for changes in events:
+                yield bool(changes)
+        except (OSError, RuntimeError) as error:  # the limit of inotify watches is small and shared
+            _log.warning("the kernel tells of no edits (%s): looking every %g s instead", error, POLL)
+    while True:
+        await asyncio.sleep(POLL)
+        yield False
 
 
 def _moved(documents: Iterable[Path], looks: dict[Path, object]) -> bool:

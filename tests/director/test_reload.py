@@ -11,8 +11,9 @@ from msgspec.structs import replace
 from tandem.config import load
 from tandem.contract.messages import ReloadReport
 from tandem.contract.plan import Paths, Plan
-from tandem.director.reload import Judgement, apply, judge_documents
+from tandem.director.reload import Judgement, apply, judge_documents, judge_edit
 from tandem.director.state import State
+from tandem.director.watch import read_contents
 from tandem.memory.reading import read_box
 from tandem.planner.compile import compile_plan
 
@@ -57,6 +58,23 @@ def test_the_same_again_is_no_news_unless_the_last_edit_failed() -> None:
     for outcome in ("refused", "rolled_back"):
         state = after(Judgement((), make_plan("two")), replace(applied, outcome=outcome))
         assert state.report is not None and (state.report.outcome, state.report.change) == ("applied", "none")
+
+
+def test_an_edit_that_brings_in_documents_is_judged_with_their_contents_and_told_once(tmp_path: Path) -> None:
+    appliance, mine = tmp_path / "appliance.yaml", tmp_path / "mine.yaml"
+    appliance.write_text("profile: mine\n")
+    refused, good = (Judgement((str(appliance), str(mine)), None, "no mine"), Judgement((str(appliance), str(mine))))
+    coming = iter((refused, good))
+
+    def judge() -> Judgement:
+        judgement = next(coming)
+        if judgement is refused:
+            mine.write_text("model: x\n")  # just after it was looked for
+        return judgement
+
+    judgement, contents = judge_edit(judge, read_contents([appliance, tmp_path / "of before"]))
+    assert judgement is good
+    assert contents == read_contents([appliance, mine])
 
 
 # --- the real documents -----------------------------------------------------------------------------------------

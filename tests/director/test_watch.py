@@ -150,6 +150,15 @@ def test_what_was_edited_while_nobody_looked_is_told_at_once(document: Path) -> 
     assert asyncio.run(first()) == read_contents([document])
 
 
+def test_edits_are_seen_where_the_kernel_has_no_watch_left(document: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "OS file watch limit reached")
+
+    monkeypatch.setattr("tandem.director.watch.awatch", full)
+    seen = see([document], lambda: by_renaming(document))
+    assert seen is not None and seen[0] == read_contents([document])
+
+
 MOUNTED = """
 import asyncio, contextlib, subprocess, sys
 from pathlib import Path
