@@ -92,7 +92,7 @@ def _flock(descriptor: int, kind: int) -> bool:
 def prepare(plan: Plan) -> None:
     """Directories made, writable and with room; nothing left of an earlier run. Raises `CannotStart`."""
     for folder in (plan.paths.state, plan.paths.run, plan.paths.logs):
-        _make(Path(folder))
+        make(Path(folder))
     _check_ours(Path(plan.paths.run))
     free = shutil.disk_usage(plan.paths.state).free
     if free < ROOM:
@@ -114,7 +114,8 @@ def tidy(paths: Paths) -> None:
         os.close(lock)
 
 
-def _make(folder: Path) -> None:
+def make(folder: Path) -> None:
+    """A folder of ours that can be written. Raises `CannotStart`."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         probe = folder / f".probe.{os.getpid()}"

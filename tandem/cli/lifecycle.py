@@ -48,7 +48,7 @@ def up(
     ] = False,
 ) -> None:
     """Start the appliance and stay with it. Ctrl-C lets requests finish and stops it; a second one does not wait."""
-    from tandem.cli.appliance import Lock
+    from tandem.cli.appliance import Lock, make
     from tandem.cli.documents import ensure_weights
     from tandem.cli.raising import ending_signals, raise_appliance
     from tandem.config import load
@@ -62,7 +62,8 @@ def up(
     documents = load(appliance, flags)
     if Lock(_paths(documents.state)).is_held():
         raise typer.Exit(_already_up(documents))
-    compile_plan(documents, read_box())  # what does not fit is refused before anything is fetched
+    plan = compile_plan(documents, read_box())  # what does not fit is refused before anything is fetched
+    make(Path(plan.paths.state))
     ensure_weights(documents)
     plan = compile_plan(load(appliance, flags), read_box())
     for warning in plan.warnings:
