@@ -89,7 +89,7 @@ def default(threads: int) -> Served:
     for number, question in enumerate(QUESTIONS):
         user = f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
         requests += both_ways(number, tokenizer.encode_with_controls(HEAD + user))
-    return Served(load(weights, "int8", threads), requests)
+    return Served(load(weights, "int4", threads), requests)
 
 
 COMPUTES = ["tiny float32", "tiny bfloat16", "tiny int8", "tiny int4"]
