@@ -51,6 +51,8 @@ def check(
         else:
             if not as_json:
                 typer.echo(f"{path}: good ({kind})")
+                for caution in config.load(path).cautions if kind == "appliance" else ():
+                    typer.echo(f"warning: {caution}", err=True)
     if as_json:
         typer.echo(json.dumps({"errors": findings}, indent=1, ensure_ascii=False))
     raise typer.Exit(status)
