@@ -18,6 +18,7 @@ import httpx
 PROJECT = Path(__file__).resolve().parent.parent
 LONGEST_START = 300.0  # seconds; the weights may have to be fetched first
 LONGEST_STOP = 60.0
+NEWS = 0.6  # seconds; `/health` repeats what the engine said up to half a second ago
 
 
 class DidNotStart(Exception):
@@ -34,7 +35,11 @@ class Appliance:
         return dict(httpx.get(f"{self.url}/health", timeout=10).raise_for_status().json())
 
     def rounds_by_size(self) -> Mapping[int, int]:
-        """Decode rounds since the engine started, by how many slots decoded together. The engine's own counters."""
+        """Decode rounds since the engine started, by how many slots decoded together. The engine's own counters.
+
+        For when nothing runs: it waits until no older word of the engine is repeated.
+        """
+        time.sleep(NEWS)
         counters = self.health()["engine"]["counters"]
         return {int(size): int(rounds) for size, rounds in counters["rounds_by_size"].items()}
 
