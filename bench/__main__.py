@@ -1,7 +1,7 @@
 """`python -m bench`: one, two and four clients through HTTP, greedy, every answer held against its alone text.
 
 Two appliances run, one with side slots and one with a single slot; only one of them is asked at a time. First every
-prompt is asked alone, which gives the texts to compare with and warms both up. Then the levels take turns, and every
+prompt is asked alone, which gives the texts to compare with. Then the levels take turns, and every
 other repetition goes through them backwards, so that a machine that drifts does so for all of them alike.
 """
 
@@ -28,6 +28,7 @@ from bench.report import Sample, ratio, summarize, table
 
 LEVELS = (1, 2, 4)  # clients at once
 SLOTS = max(LEVELS)
+WARM_UP = 16  # tokens before each run, not timed
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,6 @@ async def measure(
     samples: dict[tuple[int, int], list[Sample]] = {}
     async with httpx.AsyncClient(timeout=httpx.Timeout(120)) as client:
         work = iter(await ask_alone(client, many, sum(LEVELS) * repetitions, max_tokens))
-        await ask(client, single.url, single.model, prompt(TOPICS[-1]), max_tokens)  # warm too
         for repetition in range(repetitions):
             runs = [Run(many, tuple(islice(work, clients))) for clients in LEVELS]
             runs.insert(0, Run(single, runs[0].work))
@@ -87,6 +87,7 @@ async def ask_alone(client: httpx.AsyncClient, appliance: Appliance, count: int,
 
 async def measure_one(client: httpx.AsyncClient, run: Run, max_tokens: int) -> Sample:
     appliance = run.appliance
+    await ask(client, appliance.url, appliance.model, prompt(TOPICS[-1]), WARM_UP)  # the other appliance ran last
     before = appliance.rounds_by_size()
     answers: Sequence[Answer] = await asyncio.gather(
         *(ask(client, appliance.url, appliance.model, work.prompt, max_tokens) for work in run.work)
@@ -119,12 +120,14 @@ def progress(line: str) -> None:
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--quick", action="store_true", help="2 repetitions of 32 tokens: does it work, not how fast")
-    parser.add_argument("--repetitions", type=int, help="default: 5")
+    parser.add_argument(
+        "--repetitions", type=int, help="default: 6; even, so that every order was taken as often as its reverse"
+    )
     parser.add_argument("--max-tokens", type=int, help="default: 128")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="as for `tandem up`")
     parser.add_argument("--out", type=Path, default=PROJECT / "bench" / "results")
     options = parser.parse_args(arguments)
-    options.repetitions = options.repetitions or (2 if options.quick else 5)
+    options.repetitions = options.repetitions or (2 if options.quick else 6)
     options.max_tokens = options.max_tokens or (32 if options.quick else 128)
     if options.repetitions * sum(LEVELS) > len(TOPICS):
         parser.error(f"--repetitions: at most {len(TOPICS) // sum(LEVELS)}, there are no more prompts")
