@@ -43,7 +43,7 @@ fix: venv-dev ## format, and mend what ruff can mend
 	.venv/bin/ruff format
 	.venv/bin/ruff check --fix
 
-bench: venv ## measure one, two and four clients on this machine (about 10 minutes)
+bench: venv ## measure one, two and four clients on this machine (about 6 minutes)
 	.venv/bin/python -m bench $(ARGS)
 
 image-lint: venv-dev ## lint the Dockerfile, then carry its steps out in an overlay of this machine (root, minutes)

@@ -1,8 +1,9 @@
 """`python -m bench`: one, two and four clients through HTTP, greedy, every answer held against its alone text.
 
 Two appliances run, one with side slots and one with a single slot; only one of them is asked at a time. First every
-prompt is asked alone, which gives the texts to compare with. Then the levels take turns, and every
-other repetition goes through them backwards, so that a machine that drifts does so for all of them alike.
+prompt is asked alone, which gives the texts to compare with. Then the levels take turns, every other repetition
+backwards, so that a machine that drifts does so for all of them alike. Last, one client asks both appliances in turns:
+what side slots cost who does not need them.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
+from typing import TypeVar
 
 import httpx
 
@@ -29,6 +31,7 @@ from bench.report import Sample, ratio, summarize, table
 LEVELS = (1, 2, 4)  # clients at once
 SLOTS = max(LEVELS)
 WARM_UP = 16  # tokens before each run, not timed
+Thing = TypeVar("Thing")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,34 +43,35 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """One level of one repetition."""
+class Measured:
+    """In order of time. The last two were taken in turns."""
 
-    appliance: Appliance
-    work: tuple[Work, ...]  # one a client
-
-    @property
-    def level(self) -> tuple[int, int]:
-        return self.appliance.slots, len(self.work)
+    levels: dict[int, list[Sample]]  # by clients at once, on the appliance with side slots
+    many: list[Sample]  # one client, side slots built
+    single: list[Sample]  # one client, one slot
 
 
-async def measure(
-    many: Appliance, single: Appliance, repetitions: int, max_tokens: int
-) -> dict[tuple[int, int], list[Sample]]:
-    """Samples by (slots, clients), in order of repetition. Raises `RequestFailed`."""
-    samples: dict[tuple[int, int], list[Sample]] = {}
+async def measure(many: Appliance, single: Appliance, repetitions: int, max_tokens: int) -> Measured:
+    """Raises `RequestFailed`."""
+    found = Measured({clients: [] for clients in LEVELS}, [], [])
     async with httpx.AsyncClient(timeout=httpx.Timeout(120)) as client:
-        work = iter(await ask_alone(client, many, sum(LEVELS) * repetitions, max_tokens))
+        work = await ask_alone(client, many, sum(LEVELS) * repetitions, max_tokens)
+        unused = iter(work)
         for repetition in range(repetitions):
-            runs = [Run(many, tuple(islice(work, clients))) for clients in LEVELS]
-            runs.insert(0, Run(single, runs[0].work))
-            for run in runs if repetition % 2 == 0 else reversed(runs):
-                sample = await measure_one(client, run, max_tokens)
-                samples.setdefault(run.level, []).append(sample)
-                progress(
-                    f"repetition {repetition + 1} of {repetitions}, {sample.clients} at once: {sample.rate:.1f} tok/s"
-                )
-    return samples
+            progress(f"levels: repetition {repetition + 1} of {repetitions}")
+            for clients in in_turns(LEVELS, repetition):
+                together = tuple(islice(unused, clients))
+                found.levels[clients].append(await measure_one(client, many, together, max_tokens))
+        for number in range(2 * repetitions):
+            progress(f"side slots or none: turn {number + 1} of {2 * repetitions}")
+            for appliance, samples in in_turns(((many, found.many), (single, found.single)), number):
+                samples.append(await measure_one(client, appliance, (work[number],), max_tokens))
+    return found
+
+
+def in_turns(things: Sequence[Thing], number: int) -> Sequence[Thing]:
+    """As they stand at even numbers, backwards at odd ones."""
+    return things if number % 2 == 0 else things[::-1]
 
 
 async def ask_alone(client: httpx.AsyncClient, appliance: Appliance, count: int, max_tokens: int) -> list[Work]:
@@ -85,12 +89,14 @@ async def ask_alone(client: httpx.AsyncClient, appliance: Appliance, count: int,
     return work
 
 
-async def measure_one(client: httpx.AsyncClient, run: Run, max_tokens: int) -> Sample:
-    appliance = run.appliance
-    await ask(client, appliance.url, appliance.model, prompt(TOPICS[-1]), WARM_UP)  # the other appliance ran last
+async def measure_one(
+    client: httpx.AsyncClient, appliance: Appliance, works: Sequence[Work], max_tokens: int
+) -> Sample:
+    """One request for each of `works`, all at once."""
+    await ask(client, appliance.url, appliance.model, "Count to ten.", WARM_UP)  # the other appliance may have run last
     before = appliance.rounds_by_size()
     answers: Sequence[Answer] = await asyncio.gather(
-        *(ask(client, appliance.url, appliance.model, work.prompt, max_tokens) for work in run.work)
+        *(ask(client, appliance.url, appliance.model, work.prompt, max_tokens) for work in works)
     )
     after = appliance.rounds_by_size()
     return Sample(
@@ -101,9 +107,7 @@ async def measure_one(client: httpx.AsyncClient, run: Run, max_tokens: int) -> S
         first_tokens=tuple(answer.first_token_seconds for answer in answers),
         cached_tokens=sum(answer.cached_tokens for answer in answers),
         different=tuple(
-            index
-            for index, (answer, work) in enumerate(zip(answers, run.work, strict=True))
-            if answer.text != work.alone
+            index for index, (answer, work) in enumerate(zip(answers, works, strict=True)) if answer.text != work.alone
         ),
         rounds_by_size={
             size: rounds - before.get(size, 0) for size, rounds in after.items() if rounds > before.get(size, 0)
@@ -144,16 +148,15 @@ def main() -> int:
             started(SLOTS, Path(folder, "many"), settings) as many,
             started(1, Path(folder, "single"), settings) as single,
         ):
-            samples = asyncio.run(measure(many, single, options.repetitions, options.max_tokens))
+            found = asyncio.run(measure(many, single, options.repetitions, options.max_tokens))
     except (DidNotStart, RequestFailed, httpx.HTTPError) as error:
         sys.stderr.write(f"bench: {error}\n")
         return 1
     except KeyboardInterrupt:
         return 130
-    one = samples[SLOTS, 1]
-    levels = [summarize(samples[level]) for level in ((1, 1), *((SLOTS, clients) for clients in LEVELS))]
-    ratios = {clients: ratio(samples[SLOTS, clients], one) for clients in LEVELS}
-    cost = ratio(one, samples[1, 1])
+    levels = [summarize(found.single), *(summarize(samples) for samples in found.levels.values())]
+    ratios = {clients: ratio(samples, found.levels[1]) for clients, samples in found.levels.items()}
+    cost = ratio(found.many, found.single)
     text = table(levels, ratios, cost)
     print(f"\n{text}\n\n{machine['cpu']}, {machine['cpus']} CPUs; {options.max_tokens} tokens an answer")
     options.out.mkdir(parents=True, exist_ok=True)
@@ -165,7 +168,8 @@ def main() -> int:
         "levels": [asdict(level) for level in levels],
         "ratio_to_one_client": ratios,
         "side_slots_cost": cost,
-        "samples": [asdict(sample) for runs in samples.values() for sample in runs],
+        "levels_runs": [asdict(sample) for samples in found.levels.values() for sample in samples],
+        "in_turns": [asdict(sample) for pair in zip(found.single, found.many, strict=True) for sample in pair],
     }
     path.write_text(json.dumps(record, indent=1) + "\n")
     path.with_suffix(".txt").write_text(text + "\n")
