@@ -23,7 +23,9 @@ pytestmark = pytest.mark.wire
 
 WINDOW, A_TOKEN = 8192, 23_040
 PAGE_A_TENSOR = 30 * 6 * 32 * KIB  # keys and values of three heads a layer, each with its own last page
-WORKSPACE = 24 * MIB  # what an allocator may keep or hand back between two looks; a long conversation is 200 MB
+# Beside the rows: 19.4 MB were seen after the first 8,000-token prompt. The bound was 6 MiB, which that run fails;
+# what holds them is not found yet (the pool's own pages agree with the kernel's, see tests/memory).
+WORKSPACE = 24 * MIB
 
 
 @dataclass(frozen=True)
