@@ -40,6 +40,31 @@ class Marks(Struct, frozen=True):
     messages_end: int  # end of the last message, before the generation prompt
 
 
+class GrammarKind(StrEnum):
+    """How `Grammar.text` is to be read."""
+
+    JSON_SCHEMA = "json_schema"  # a JSON Schema document
+    JSON_OBJECT = "json_object"  # any JSON object; the text is empty
+    REGEX = "regex"
+    CHOICE = "choice"  # a JSON list of strings, one of which is the answer
+    LARK = "lark"
+
+
+class Grammar(Struct, frozen=True):
+    """What an answer must match, checked at every token."""
+
+    kind: GrammarKind
+    text: str
+
+
+class Reasoning(Struct, frozen=True):
+    """How a model's thinking block is told from its answer, and how long it may get."""
+
+    open: tuple[int, ...]  # the tokens that begin it; empty when the prompt has begun it
+    close: tuple[int, ...]  # the tokens that end it
+    max_tokens: int | None = None  # of thinking; then the engine writes `close` itself. None: no limit
+
+
 class Generate(Message, frozen=True):
     id: str
     tokens: tuple[int, ...]
@@ -49,6 +74,10 @@ class Generate(Message, frozen=True):
     marks: Marks
     own_work: bool = False  # the appliance's own request: gives way to clients
     scope: str = ""  # requests of different scopes never share cached rows (hash of the API key)
+    grammar: Grammar | None = None
+    reasoning: Reasoning | None = None
+    top_logprobs: int | None = None  # best candidates reported with each token, 0 to 20; None: no scores at all
+    end_loops: bool = False  # an answer that repeats itself without end is ended; otherwise it is reported
 
 
 class Cancel(Message, frozen=True):
@@ -106,17 +135,33 @@ class Started(Message, frozen=True):
     cache_source: str  # resident | none
 
 
+class TokenScore(Struct, frozen=True):
+    """Log-probabilities of one position in the model's own distribution: before bias, masks and temperature."""
+
+    chosen: float
+    top: tuple[tuple[int, float], ...] = ()  # the best candidates, best first; `Generate.top_logprobs` of them
+
+
 class Tokens(Message, frozen=True):
     """Newly committed tokens, in order."""
 
     id: str
     tokens: tuple[int, ...]
+    scores: tuple[TokenScore, ...] = ()  # one a token where the request wants them
 
 
 class FinishReason(StrEnum):
     STOP = "stop"  # a stop token; it is not among the tokens
     LENGTH = "length"
     CANCELLED = "cancelled"
+    LOOP = "loop"  # it repeated itself and was asked to end when it does
+
+
+class Loop(Struct, frozen=True):
+    """The last tokens are one run over and over."""
+
+    period: int  # tokens of the run
+    repeats: int  # times in a row
 
 
 class Finished(Message, frozen=True):
@@ -130,6 +175,11 @@ class Finished(Message, frozen=True):
     queue_seconds: float
     prefill_seconds: float
     decode_seconds: float
+    rounds: int = 0  # that wrote its tokens
+    drafted: int = 0  # guesses that were checked for it
+    accepted: int = 0  # of them, the model's own choice
+    reasoning_tokens: int = 0
+    loop: Loop | None = None  # seen, whether or not it ended the answer
 
 
 class RefusalCode(StrEnum):
@@ -186,6 +236,10 @@ class Counters(Struct, frozen=True):
     peak_running: int
     round_seconds: float
     prefill_seconds: float
+    rounds_by_rows: dict[int, int] = {}  # rows of the joint pass, guesses included -> rounds
+    drafted: dict[str, int] = {}  # guesses checked, by drafter
+    accepted: dict[str, int] = {}  # of them, the model's own choice
+    draft_seconds: float = 0.0  # asking drafters
 
 
 class Health(Message, frozen=True):

@@ -105,6 +105,33 @@ class SlotPlan(Struct, frozen=True):
     constant: int  # bytes beside the KV rows: verify graphs, state, workspace
 
 
+class LookupPlan(Struct, frozen=True):
+    """Guesses from text seen before: the request's own, and a store of token ids on disk."""
+
+    scope: str  # request: nothing is stored | outputs: what was written | all: prompts as well
+    readonly: bool  # the store answers and learns nothing
+    size: int  # bytes the store may hold
+    path: str  # its directory, absolute
+    corpus: str | None = None  # a text or token file that is read once, absolute
+
+
+class DraftModelPlan(Struct, frozen=True):
+    """A smaller model of the same tokenizer that guesses."""
+
+    weights: str  # absolute path
+    compute: str
+
+
+class DraftPlan(Struct, frozen=True):
+    """Who guesses, and where prices are kept. Guesses change when text arrives, never what it says."""
+
+    nodes: int  # the most guesses a slot brings to a round
+    lookup: LookupPlan | None
+    mtp: bool  # the model's own head for it, where its weights carry one
+    model: DraftModelPlan | None
+    prices: str  # JSON of what passes cost on this machine, absolute; absent until measured
+
+
 class EnginePlan(Struct, frozen=True):
     backend: str  # native | vllm
     family: str
@@ -121,6 +148,8 @@ class EnginePlan(Struct, frozen=True):
     kv_margin_rows: int
     graphs: bool
     declared_peak: int
+    draft: DraftPlan | None = None  # None: every round writes one token a slot
+    end_loops: bool = False  # for requests that say nothing: an answer that repeats itself without end is ended
 
 
 class GatewayPlan(Struct, frozen=True):

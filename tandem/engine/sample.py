@@ -37,13 +37,16 @@ class NotANumber(ArithmeticError):
     """The model's logits are broken; whatever would be chosen from them has no meaning."""
 
 
-def make_choice(sampling: Sampling, prompt: Sequence[int], vocab: int, seed: int) -> Choose:
+def make_choice(
+    sampling: Sampling, prompt: Sequence[int], vocab: int, seed: int, masks: Sequence[Change] = ()
+) -> Choose:
     """The callable of one request. `seed` is the noise's key: the request's own, or a fresh one.
 
-    Order of effects: bias, penalties, temperature, top-k, top-p, min-p. `prompt` counts for the repetition penalty
-    only. Call `find_fault` first; the callable raises `NotANumber` for a row that holds NaN.
+    Order of effects: bias, penalties, `masks` (a grammar, a limit on thinking), temperature, top-k, top-p, min-p.
+    `prompt` counts for the repetition penalty only. A change that remembers catches up on `written`, whose tokens
+    are final. Call `find_fault` first; the callable raises `NotANumber` for a row that holds NaN.
     """
-    changes = _changes(sampling, prompt, vocab)
+    changes = [*_changes(sampling, prompt, vocab), *masks]
     pick = _greedy if sampling.temperature < GREEDY_BELOW else _drawing(sampling, seed)
 
     def choose(row: Row, written: Written) -> int:
