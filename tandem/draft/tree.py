@@ -29,5 +29,10 @@ class DraftTree:
     def nodes(self) -> int:
         return len(self.tokens)
 
+    def to_block_parents(self) -> tuple[int, ...]:
+        """Parents of the block's rows, for `tandem.model.tree.Tree`: row 0 is the last written token and names itself,
+        node i stands in row i + 1."""
+        return (0, *(parent + 1 for parent in self.parents))
+
 
 NO_GUESS: Final = DraftTree((), (), (), ())
