@@ -136,6 +136,8 @@ class Decoder:
 
     def _row_functions(self) -> Iterator[tuple[RowFunction, int]]:
         """One of each kind and shape of what runs over all rows of a pass at once."""
+        if self._streams == 1:
+            yield self._leave, self.config.hidden
         products = [self._head, *(product for layer in self._layers for product in layer.products())]
         for product in {(type(each), each.shape): each for each in products}.values():
             yield product, product.shape[1]

@@ -10,13 +10,13 @@ from typing import Final
 import torch
 
 from tandem.errors import CannotStart
+from tandem.model.families import llama
 from tandem.model.families.directory import open_checkpoint
-from tandem.model.families.llama import Llama
 from tandem.model.interface import Model
 from tandem.model.weights.gguf import GgufFile
 from tandem.model.weights.quant import Compute
 
-_FAMILIES: Final = {"llama": Llama}
+_GGUF_FAMILIES: Final = {"llama": llama.read}
 
 
 def load(path: Path, compute: str, threads: int, progress: Callable[[float], None] = lambda share: None) -> Model:
@@ -32,11 +32,12 @@ def load(path: Path, compute: str, threads: int, progress: Callable[[float], Non
     if path.is_dir():
         return open_checkpoint(path, Compute(compute), progress)
     with GgufFile(path) as file:
-        if file.architecture not in _FAMILIES:
+        if file.architecture not in _GGUF_FAMILIES:
             raise CannotStart(
-                f"{path} holds a model of architecture `{file.architecture}`; known are {', '.join(_FAMILIES)}"
+                f"{path} holds a model of architecture `{file.architecture}`; known are {', '.join(_GGUF_FAMILIES)}"
             )
-        model = _FAMILIES[file.architecture].read(file, Compute(compute), progress)
+        model = _GGUF_FAMILIES[file.architecture](file, Compute(compute), progress)
+    _ = model.row_bucket  # measured now, not in the first request
     _trim_heap()
     progress(1.0)
     return model

@@ -25,7 +25,7 @@ from tandem.model.weights.quant import Projection
 
 
 class Attention:
-    """Grouped attention with normed queries and keys. `layer` is where its rows lie in a state."""
+    """Grouped attention. `layer` is where its rows lie in a state."""
 
     def __init__(
         self,
@@ -33,16 +33,12 @@ class Attention:
         layer: int,
         inputs: Projection,  # queries, keys, values and, when gated, gates: stacked
         output: Projection,
-        query_norm: RmsNorm,
-        key_norm: RmsNorm,
         dtype: torch.dtype,
     ) -> None:
         self.config = config
         self.inputs = inputs
         self.output = output
         self._layer = layer
-        self._query_norm = query_norm
-        self._key_norm = key_norm
         self._dtype = dtype
 
     def new_parts(self, window: int, allocate: Allocate) -> list[Part]:
@@ -53,26 +49,64 @@ class Attention:
 
     def __call__(self, rows: Tensor, run: Pass, turns: Tensor) -> Tensor:
         """[rows, hidden] -> [rows, hidden]"""
+        queries, written = self._queries_and_kv(self.inputs(rows), turns)
+        return self.output(attend(self._layer, queries, written, run.spans))
+
+    def _queries_and_kv(self, mixed: Tensor, turns: Tensor) -> tuple[Tensor, Tensor]:
+        """Turned queries [rows, heads, head_dim] and turned keys with values [2, 1, kv_heads, rows, head_dim].
+
+        Heads that are turned whole are turned where they lie: queries and keys in one call.
+        """
+        num_heads, kv_heads, head_dim = self.config.heads, self.config.kv_heads, self.config.head_dim
+        heads = mixed.view(-1, num_heads + 2 * kv_heads, head_dim)
+        turn_(heads[:, : num_heads + kv_heads], turns)
+        kv = heads[:, num_heads:].view(-1, 2, 1, kv_heads, head_dim)
+        return heads[:, :num_heads], kv.permute(1, 2, 3, 0, 4)
+
+
+class NormedAttention(Attention):
+    """With normed queries and keys, of which a part may be turned, and gates where the configuration says so."""
+
+    def __init__(
+        self,
+        config: AttentionConfig,
+        layer: int,
+        inputs: Projection,
+        output: Projection,
+        query_norm: RmsNorm,
+        key_norm: RmsNorm,
+        dtype: torch.dtype,
+    ) -> None:
+        super().__init__(config, layer, inputs, output, dtype)
+        self._query_norm = query_norm
+        self._key_norm = key_norm
+
+    def __call__(self, rows: Tensor, run: Pass, turns: Tensor) -> Tensor:
+        """[rows, hidden] -> [rows, hidden]"""
+        config, mixed = self.config, self.inputs(rows)
+        queries, written = self._queries_and_kv(mixed, turns)
+        answer = self._look(rows, queries, written, run, turns)
+        if config.gated:
+            gates = mixed[:, (config.heads + 2 * config.kv_heads) * config.head_dim :]
+            answer = answer * gates.sigmoid()
+        return self.output(answer)
+
+    def _queries_and_kv(self, mixed: Tensor, turns: Tensor) -> tuple[Tensor, Tensor]:
         config = self.config
         width, kv_width = config.heads * config.head_dim, config.kv_heads * config.head_dim
-        mixed = self.inputs(rows)
         queries = self._query_norm(mixed[:, :width].reshape(-1, config.heads, config.head_dim).float())
         keys = self._key_norm(mixed[:, width : width + kv_width].reshape(-1, config.kv_heads, config.head_dim).float())
         values = mixed[:, width + kv_width : width + 2 * kv_width].view(-1, config.kv_heads, config.head_dim)
         turn_(queries[..., : config.rope_dim], turns)
         turn_(keys[..., : config.rope_dim], turns)
-        written = torch.stack([keys, values]).transpose(1, 2)[:, None]  # [2, 1, kv_heads, rows, head_dim]
-        answer = self._look(rows, queries, written, run, turns)
-        if config.gated:
-            answer = answer * mixed[:, width + 2 * kv_width :].sigmoid()
-        return self.output(answer)
+        return queries, torch.stack([keys, values]).transpose(1, 2)[:, None]
 
     def _look(self, rows: Tensor, queries: Tensor, written: Tensor, run: Pass, turns: Tensor) -> Tensor:
         """Write the rows and look back: [rows, heads x head_dim]"""
         return attend(self._layer, queries, written, run.spans)
 
 
-class IndexedAttention(Attention):
+class IndexedAttention(NormedAttention):
     """Attention over what an index selects. Its parts of a state: the KV rows, then the index."""
 
     def __init__(

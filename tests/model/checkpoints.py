@@ -32,6 +32,20 @@ COMMON = {"vocab_size": VOCAB, "max_position_embeddings": WINDOW, "eos_token_id"
 QUARTER = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5, "mrope_section": [2, 1, 1]}
 
 
+def llama() -> nn.Module:
+    rope = {"rope_type": "default", "rope_theta": 5000.0}
+    shape = {**COMMON, **ATTENTION, "num_hidden_layers": 3, "intermediate_size": 96}
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**shape, rope_parameters=rope))
+
+
+def llama_tied() -> nn.Module:
+    """As SmolLM2 is published: the head is the embedding, and the width of a head goes without saying."""
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 32}
+    shape = {**COMMON, **heads, "num_hidden_layers": 2, "intermediate_size": 96, "tie_word_embeddings": True}
+    rope = {"rope_type": "default", "rope_theta": 5000.0}
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**shape, rope_parameters=rope))
+
+
 def qwen3() -> nn.Module:
     rope = {"rope_type": "default", "rope_theta": 5000.0}
     return transformers.Qwen3ForCausalLM(
@@ -68,6 +82,8 @@ def flashnext() -> nn.Module:
 
 
 FAMILIES = {
+    "llama": llama,
+    "llama-tied": llama_tied,
     "qwen3": qwen3,
     "qwen3-tied": qwen3_tied,
     "qwen35": qwen35,

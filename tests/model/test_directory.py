@@ -108,7 +108,7 @@ def test_narrower_computes_stay_near(tmp_path: Path, family: str, compute: Compu
 
 
 CONFIGURATIONS: list[tuple[str, dict[str, Any], str]] = [
-    ("qwen3", {"model_type": "mamba"}, "describes a model of type `mamba`; known are qwen3, qwen3_5,"),
+    ("qwen3", {"model_type": "mamba"}, "describes a model of type `mamba`; known are llama, qwen3, qwen3_5,"),
     ("qwen3", {"model_type": None}, "`model_type` is None; it should be a word"),
     ("qwen3", {"hidden_size": "32"}, "`hidden_size` is '32'; it should be a whole number, at least 1"),
     ("qwen3", {"hidden_size": 64}, r"`model.layers.0.input_layernorm.weight` is \[32\], not \[64\]"),

@@ -30,7 +30,7 @@ class Gate(StrEnum):
 class Architecture:
     """Everything that decides which tensors a model has and what is done with them."""
 
-    family: str  # qwen3 | qwen35 | flashnext
+    family: str  # llama | qwen3 | qwen35 | flashnext
     model: ModelConfig
     kinds: tuple[Kind, ...]  # one a layer
     attention: AttentionConfig
@@ -71,6 +71,21 @@ def read_architecture(fields: Fields) -> Architecture:
             "choose a model of one of these types",
         )
     return _FAMILIES[kind](fields)
+
+
+def _llama(fields: Fields) -> Architecture:
+    if fields.flag("mlp_bias", False):
+        raise fields.refuse("its feed-forwards have biases")
+    attention = _attention(fields, gated=False, turned=1.0)
+    if attention.rope_dim != attention.head_dim:
+        raise fields.refuse("only part of a head is turned")
+    return Architecture(
+        family="llama",
+        model=_model(fields, attention, fields.whole("intermediate_size")),
+        kinds=(Kind.FULL,) * fields.whole("num_hidden_layers"),
+        attention=attention,
+        tied=_is_tied(fields),
+    )
 
 
 def _qwen3(fields: Fields) -> Architecture:
@@ -129,6 +144,7 @@ def _flashnext(fields: Fields) -> Architecture:
 
 
 _FAMILIES: Final = {
+    "llama": _llama,
     "qwen3": _qwen3,
     "qwen3_5": _qwen35,
     "qwen3_5_text": _qwen35,

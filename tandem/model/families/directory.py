@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from tandem.model.decoder import Decoder
-from tandem.model.families import flashnext, qwen3, qwen35
+from tandem.model.families import flashnext, llama, qwen3, qwen35
 from tandem.model.families.architecture import read_architecture
 from tandem.model.families.fields import Fields
 from tandem.model.rope import Rope
@@ -16,7 +16,7 @@ from tandem.model.weights.checkpoint import Checkpoint
 from tandem.model.weights.quant import Compute
 from tandem.model.weights.safetensors import CONFIG
 
-_BUILDERS: Final = {"qwen3": qwen3.build, "qwen35": qwen35.build, "flashnext": flashnext.build}
+_BUILDERS: Final = {"llama": llama.build, "qwen3": qwen3.build, "qwen35": qwen35.build, "flashnext": flashnext.build}
 
 UNREAD: Final = ("model.visual.", "mtp.")
 """Names of tensors that may be there and are not read: pictures, and the head that guesses ahead."""

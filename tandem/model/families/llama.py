@@ -1,25 +1,22 @@
-"""The Llama family: RMS norm, rotary positions, grouped attention, gated SiLU. Read from GGUF."""
+"""The Llama family: RMS norm, rotary positions, grouped attention, gated SiLU. Read from GGUF or from a directory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final, Self
-
-import torch
-from torch import Tensor
+from collections.abc import Callable
+from typing import Final
 
 from tandem.errors import CannotStart
-from tandem.model.attention import attend
-from tandem.model.bucket import RowFunction, measure_row_bucket
-from tandem.model.config import ModelConfig
-from tandem.model.interface import Allocate, Block, SequenceState, allocate_at_once
-from tandem.model.layers import RmsNorm, gated_silu
-from tandem.model.passes import Pass, passes
-from tandem.model.rope import Rope, turn_
-from tandem.model.state import KvRows
+from tandem.model.config import AttentionConfig, ModelConfig
+from tandem.model.decoder import Decoder, Layer
+from tandem.model.families.architecture import Architecture
+from tandem.model.families.reading import Reading
+from tandem.model.layers import RmsNorm
+from tandem.model.mixers import Attention
+from tandem.model.moe import FeedForward
+from tandem.model.rope import Rope
+from tandem.model.weights.checkpoint import Source
 from tandem.model.weights.gguf import GgufFile
-from tandem.model.weights.quant import Compute, Dense, Int8, Projection, projection, table
+from tandem.model.weights.quant import Compute, Projection, projection, table
 
 EMBEDDING: Final = "token_embd.weight"
 OUTPUT: Final = "output.weight"  # absent when the head shares the embedding
@@ -27,114 +24,56 @@ OUTPUT_NORM: Final = "output_norm.weight"
 ROPE_FACTORS: Final = "rope_freqs.weight"
 
 
-@dataclass(frozen=True, slots=True)
-class Layer:
-    attention_norm: RmsNorm
-    qkv: Projection  # queries, keys and values stacked
-    attention_output: Projection
-    feed_forward_norm: RmsNorm
-    gate_up: Projection  # gate and up stacked
-    down: Projection
-
-
-class Llama:
-    """Implements `interface.Model`."""
-
-    def __init__(
-        self,
-        config: ModelConfig,
-        compute: Compute,
-        embedding: Dense | Int8,
-        layers: Sequence[Layer],
-        output_norm: RmsNorm,
-        head: Projection,
-        rope: Rope,
-    ) -> None:
-        self.config = config
-        self._compute = compute
-        self._embedding = embedding
-        self._layers = layers
-        self._output_norm = output_norm
-        self._head = head
-        self._rope = rope
-        self.row_bucket = measure_row_bucket(self._row_functions(), compute.dtype)
-
-    @classmethod
-    def read(cls, file: GgufFile, compute: Compute, progress: Callable[[float], None]) -> Self:
-        """Raises `CannotStart` when the file is not what this family needs."""
-        config = read_config(file)
-        file.require(_shapes(file, config))
-        tensors = file.tensors
-        epsilon = config.norm_epsilon
-
-        def norm(name: str) -> RmsNorm:
-            return RmsNorm(tensors[name].float32(), epsilon, compute.dtype)
-
-        def stacked(layer: int, *names: str) -> Projection:
-            return projection([tensors[f"blk.{layer}.{name}.weight"] for name in names], compute)
-
-        embedding = table([tensors[EMBEDDING]], compute)
-        head = projection([tensors[OUTPUT]], compute) if OUTPUT in tensors else embedding
-        layers = []
-        for index in range(config.layers):
-            progress((index + 1) / (config.layers + 2))  # embedding and head weigh about as much as a layer
-            layers.append(
-                Layer(
-                    attention_norm=norm(f"blk.{index}.attn_norm.weight"),
-                    qkv=stacked(index, "attn_q", "attn_k", "attn_v"),
-                    attention_output=stacked(index, "attn_output"),
-                    feed_forward_norm=norm(f"blk.{index}.ffn_norm.weight"),
-                    gate_up=stacked(index, "ffn_gate", "ffn_up"),
-                    down=stacked(index, "ffn_down"),
-                )
+def build(source: Source, architecture: Architecture, compute: Compute, rope: Rope) -> Decoder:
+    """From a checkpoint directory."""
+    model = architecture.model
+    root = Reading(source, "", compute, model.norm_epsilon, centred=False)
+    body = root.under("model")
+    layers = []
+    for index in range(model.layers):
+        layer = body.under(f"layers.{index}")
+        layers.append(
+            Layer(
+                layer.norm("input_layernorm", model.hidden),
+                layer.under("self_attn").attention(architecture.attention, model.hidden, index),
+                layer.norm("post_attention_layernorm", model.hidden),
+                layer.under("mlp").feed_forward(model.hidden, model.feed_forward),
             )
-        factors = tensors[ROPE_FACTORS].float32() if ROPE_FACTORS in tensors else None
-        rope = Rope(config.head_dim, config.rope_base, config.window, factors)
-        return cls(config, compute, embedding, layers, norm(OUTPUT_NORM), head, rope)
+        )
+    embedding, head = root.ends(body, architecture)
+    return Decoder(model, compute.dtype, embedding, layers, body.norm("norm", model.hidden), head, rope)
 
-    def new_state(self, window: int, allocate: Allocate = allocate_at_once) -> SequenceState:
-        if not 0 < window <= self.config.window:
-            raise ValueError(f"a window of {window} rows; the model has 1 to {self.config.window}")
-        config, dtype = self.config, self._compute.dtype
-        rows = [[KvRows(window, config.kv_heads, config.head_dim, dtype, allocate)] for _ in range(config.layers)]
-        return SequenceState(window, dtype, rows)
 
-    @torch.inference_mode()
-    def forward(self, blocks: Sequence[Block]) -> Tensor:
-        logits = [self._run(each) for each in passes(blocks, self.row_bucket)]
-        return logits[0] if len(logits) == 1 else torch.cat(logits)
+def read(file: GgufFile, compute: Compute, progress: Callable[[float], None]) -> Decoder:
+    """From a GGUF file. Raises `CannotStart` when it is not what this family needs."""
+    config = read_config(file)
+    file.require(_shapes(file, config))
+    tensors = file.tensors
+    attention = AttentionConfig(config.heads, config.kv_heads, config.head_dim, config.head_dim, gated=False)
 
-    def _run(self, run: Pass) -> Tensor:
-        """One run of the weights; float32 logits of the wanted rows."""
-        turns = self._rope.at(run.positions)
-        rows = self._embedding.lookup(run.tokens)  # the residual stream: float32 [rows, hidden]
-        for index, layer in enumerate(self._layers):
-            queries, written = self._queries_and_kv(layer.qkv(layer.attention_norm(rows)), turns)
-            rows += layer.attention_output(attend(index, queries, written, run.spans))
-            rows += layer.down(gated_silu(layer.gate_up(layer.feed_forward_norm(rows))))
-        if run.wanted is not None:
-            rows = rows.index_select(0, run.wanted)
-        if not rows.shape[0]:
-            return rows.new_empty(0, self.config.vocab)
-        return self._head(self._output_norm(rows)).float()
+    def norm(name: str) -> RmsNorm:
+        return RmsNorm(tensors[name].float32(), config.norm_epsilon, compute.dtype)
 
-    def _queries_and_kv(self, qkv: Tensor, turns: Tensor) -> tuple[Tensor, Tensor]:
-        """Turned queries [rows, heads, head_dim] and turned keys with values [2, 1, kv_heads, rows, head_dim]."""
-        num_heads, kv_heads, head_dim = self.config.heads, self.config.kv_heads, self.config.head_dim
-        heads = qkv.view(-1, num_heads + 2 * kv_heads, head_dim)
-        turn_(heads[:, : num_heads + kv_heads], turns)
-        kv = heads[:, num_heads:].view(-1, 2, 1, kv_heads, head_dim)
-        return heads[:, :num_heads], kv.permute(1, 2, 3, 0, 4)
+    def stacked(layer: int, *names: str) -> Projection:
+        return projection([tensors[f"blk.{layer}.{name}.weight"] for name in names], compute)
 
-    def _row_functions(self) -> Iterator[tuple[RowFunction, int]]:
-        """Everything that runs over all rows of a pass at once; products of one form and shape once."""
-        yield self._output_norm, self.config.hidden
-        yield gated_silu, 2 * self.config.feed_forward
-        products = [self._head]
-        for layer in self._layers:
-            products += [layer.qkv, layer.attention_output, layer.gate_up, layer.down]
-        for product in {(type(each), each.shape): each for each in products}.values():
-            yield product, product.shape[1]
+    embedding = table([tensors[EMBEDDING]], compute)
+    head = projection([tensors[OUTPUT]], compute) if OUTPUT in tensors else embedding
+    layers = []
+    for index in range(config.layers):
+        progress((index + 1) / (config.layers + 2))  # embedding and head weigh about as much as a layer
+        inputs = stacked(index, "attn_q", "attn_k", "attn_v")
+        layers.append(
+            Layer(
+                norm(f"blk.{index}.attn_norm.weight"),
+                Attention(attention, index, inputs, stacked(index, "attn_output"), compute.dtype),
+                norm(f"blk.{index}.ffn_norm.weight"),
+                FeedForward(stacked(index, "ffn_gate", "ffn_up"), stacked(index, "ffn_down")),
+            )
+        )
+    factors = tensors[ROPE_FACTORS].float32() if ROPE_FACTORS in tensors else None
+    rope = Rope(config.head_dim, config.rope_base, config.window, factors)
+    return Decoder(config, compute.dtype, embedding, layers, norm(OUTPUT_NORM), head, rope)
 
 
 def read_config(file: GgufFile) -> ModelConfig:

@@ -20,7 +20,7 @@ def build(source: Source, architecture: Architecture, compute: Compute, rope: Ro
         layers.append(
             Layer(
                 layer.norm("input_layernorm", model.hidden),
-                layer.under("self_attn").attention(architecture.attention, model.hidden, index),
+                layer.under("self_attn").normed_attention(architecture.attention, model.hidden, index),
                 layer.norm("post_attention_layernorm", model.hidden),
                 layer.under("mlp").feed_forward(model.hidden, model.feed_forward),
             )

@@ -30,7 +30,7 @@ def _layer(layer: Reading, architecture: Architecture, index: int) -> Layer:
     if architecture.kinds[index] is Kind.LINEAR:
         mixer = layer.under("linear_attn").delta(architecture, index)
     else:
-        mixer = layer.under("self_attn").attention(architecture.attention, model.hidden, index)
+        mixer = layer.under("self_attn").normed_attention(architecture.attention, model.hidden, index)
     return Layer(
         layer.norm("input_layernorm", model.hidden),
         mixer,

@@ -12,7 +12,7 @@ from torch.nn import functional
 from tandem.model.config import AttentionConfig, ExpertsConfig
 from tandem.model.families.architecture import Architecture, Gate
 from tandem.model.layers import RmsNorm
-from tandem.model.mixers import Attention, DeltaMixer
+from tandem.model.mixers import Attention, DeltaMixer, NormedAttention
 from tandem.model.moe import Experts, FeedForward
 from tandem.model.weights.checkpoint import Source
 from tandem.model.weights.quant import Compute, Dense, Int8, Matrix
@@ -106,8 +106,13 @@ class Reading:
         )
 
     def attention(self, config: AttentionConfig, hidden: int, index: int) -> Attention:
+        inputs = self.attention_inputs(config, hidden)
+        output = self.product(config.heads * config.head_dim, [("o_proj", hidden)])
+        return Attention(config, index, inputs, output, self.compute.dtype)
+
+    def normed_attention(self, config: AttentionConfig, hidden: int, index: int) -> NormedAttention:
         order = turning_order(config.head_dim, config.rope_dim)
-        return Attention(
+        return NormedAttention(
             config,
             index,
             self.attention_inputs(config, hidden),
