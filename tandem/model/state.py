@@ -5,13 +5,15 @@ r, is written once and read by later rows, so forgetting is starting lower (KV, 
 true of exactly one position, the rows read so far (recurrent memories, convolution tails, the last tokens). Fixed
 tensors cannot be rewound; they are snapshots' reason to be.
 
+A model may carry a head that guesses ahead (`tandem.model.mtp`). What it remembers is one part more, `MtpRows`.
+
 A block with a tree is read without being final: its rows lie where they were written, its fixed tensors are
 untouched, until `commit` names the path that was accepted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,6 +21,7 @@ import torch
 from torch import Tensor
 
 from tandem.model.delta import Corrections, next_tail
+from tandem.model.placement import HOST, moved
 
 
 class Allocate(Protocol):
@@ -33,6 +36,15 @@ class Allocate(Protocol):
 def allocate_at_once(shape: Sequence[int], dtype: torch.dtype, row_axis: int, kind: str) -> Tensor:
     """An ordinary tensor. It is not initialised: on a CPU the kernel gives memory to a row when it is first written."""
     return torch.empty(tuple(shape), dtype=dtype)
+
+
+def allocate_on(device: torch.device) -> Allocate:
+    """As `allocate_at_once`, on `device`: there memory is taken at once in earnest."""
+
+    def allocate(shape: Sequence[int], dtype: torch.dtype, row_axis: int, kind: str) -> Tensor:
+        return torch.empty(tuple(shape), dtype=dtype, device=device)
+
+    return allocate
 
 
 class Part(Protocol):
@@ -83,8 +95,10 @@ class KvRows:
 class Tail:
     """The last few inputs of something that looks a fixed way back: a convolution, an n-gram."""
 
-    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, fill: int = 0) -> None:
-        self.rows = torch.full(shape, fill, dtype=dtype)  # [reach, ...], oldest first
+    def __init__(
+        self, shape: tuple[int, ...], dtype: torch.dtype, fill: int = 0, device: torch.device = HOST.device
+    ) -> None:
+        self.rows = torch.full(shape, fill, dtype=dtype, device=device)  # [reach, ...], oldest first
         self._fill = fill
         self._held: Tensor | None = None
 
@@ -114,8 +128,8 @@ class Tail:
 class Recurrent:
     """The matrix a head of a Gated DeltaNet layer. float32 in every mode: it gathers thousands of small corrections."""
 
-    def __init__(self, heads: int, key_dim: int, value_dim: int) -> None:
-        self.memory = torch.zeros(heads, key_dim, value_dim)
+    def __init__(self, heads: int, key_dim: int, value_dim: int, device: torch.device = HOST.device) -> None:
+        self.memory = torch.zeros(heads, key_dim, value_dim, device=device)
         self._held: Corrections | None = None
 
     def hold(self, corrections: Corrections) -> None:
@@ -135,6 +149,50 @@ class Recurrent:
         assert self._held is not None, "a path of a tree that was never read"
         self._held.commit(self.memory, path)
         self._held = None
+
+
+class MtpRows:
+    """What the head that guesses ahead remembers: the rows of its one layer, and what its next row is made of.
+
+    Its row for a token is made of the token and of what the model carried out of the token before, so a sequence's
+    first token has none. It is counted from that token before: where the layer and its index see row n, here lies
+    row n + 1, that of the token at position n + 1. Here entry r belongs to position r as in every part.
+    """
+
+    def __init__(
+        self,
+        window: int,
+        new_parts: Callable[[int, Allocate], list[Part]],  # of the layer
+        carry: Tail,
+        allocate: Allocate = allocate_at_once,
+    ) -> None:
+        self._whole: list[Tensor] = []
+
+        def from_the_second(shape: Sequence[int], dtype: torch.dtype, row_axis: int, kind: str) -> Tensor:
+            """All but the first of rows that start with the first token's, which is never written."""
+            rows = shape[row_axis]
+            tensor = allocate((*shape[:row_axis], rows + 1, *shape[row_axis + 1 :]), dtype, row_axis, "mtp")
+            self._whole.append(tensor.movedim(row_axis, 0))
+            return tensor.narrow(row_axis, 1, rows)
+
+        self.parts = tuple(new_parts(window - 1, from_the_second))
+        self.carry = carry  # of the last row read: [1, width]
+
+    def by_row(self) -> Sequence[Tensor]:
+        return self._whole
+
+    def fixed(self) -> Sequence[Tensor]:
+        return self.carry.fixed()
+
+    def begin(self, start: int) -> None:
+        for part in self.parts:
+            part.begin(max(start - 1, 0))
+        self.carry.begin(start)
+
+    def settle(self, path: Sequence[int]) -> None:
+        for part in self.parts:
+            part.settle(path)
+        self.carry.settle(path)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -157,12 +215,15 @@ class SequenceState:
 
     can_rewind: bool = True  # to any row; otherwise a sequence goes on where it is, starts over or is restored
 
-    def __init__(self, window: int, dtype: torch.dtype, layers: Sequence[Sequence[Part]]) -> None:
-        """`layers` are the parts of each layer; `dtype` is that of KV rows."""
+    def __init__(
+        self, window: int, dtype: torch.dtype, layers: Sequence[Sequence[Part]], mtp: MtpRows | None = None
+    ) -> None:
+        """`layers` are the parts of each layer; `dtype` is that of KV rows. The layer of `mtp` comes behind them."""
         self.window = window
         self.dtype = dtype
-        self.layers = tuple(tuple(parts) for parts in layers)
-        self._parts = tuple(part for parts in self.layers for part in parts)
+        self.mtp = mtp
+        self.layers = (*(tuple(parts) for parts in layers), *((mtp.parts,) if mtp else ()))
+        self._parts = (*(part for parts in layers for part in parts), *((mtp,) if mtp else ()))
         self._rows = tuple(tensor for part in self._parts for tensor in part.by_row())
         self._fixed = tuple(tensor for part in self._parts for tensor in part.fixed())
         self.can_rewind = not self._fixed
@@ -195,6 +256,11 @@ class SequenceState:
         """Bytes that a state takes however short its sequence is; what a snapshot costs."""
         return sum(tensor.nbytes for tensor in self._fixed)
 
+    @property
+    def position(self) -> int:
+        """Rows read so far; a tree that is not settled is not among them."""
+        return self._position
+
     def resumable(self, rows: int) -> int:
         """The most rows, at most `rows`, after which the next block may start as things are."""
         return rows if self.can_rewind else self._position if self._position <= rows else 0
@@ -215,7 +281,7 @@ class SequenceState:
         start, rows = self._tree
         assert all(0 <= row < rows for row in path), "a path outside its tree"
         if list(path) != list(range(len(path))):
-            places = torch.as_tensor(path) + start
+            places = moved(torch.as_tensor(path) + start, self._rows[0].device)
             for tensor in self._rows:
                 tensor[start : start + len(path)] = tensor[places]
         for part in self._parts:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import torch
+from torch import Tensor
 
 from tandem.model.config import IndexConfig
 from tandem.model.delta import Rows, read, unit
 from tandem.model.indexed import BlockIndex
-from tandem.model.state import KvRows, Part, Recurrent, SequenceState, Tail
+from tandem.model.rope import Rope
+from tandem.model.state import Allocate, KvRows, MtpRows, Part, Recurrent, SequenceState, Tail, allocate_at_once
 from tandem.model.tree import Tree
 
 BF16 = torch.bfloat16
@@ -35,11 +39,84 @@ def test_bytes_a_token_of_the_27b_hybrid() -> None:
     assert state.fixed_bytes == 48 * (48 * 128 * 128 * 4 + 3 * 10240 * 2)
 
 
+def test_bytes_a_token_of_the_27b_hybrid_with_its_drafters() -> None:
+    """Two drafters of five such layers each, states of their own, and the table of turns: 106,752 bytes in all."""
+    served = SequenceState(8, BF16, [[KvRows(8, 4, 256, BF16)] for _ in range(16)])
+    drafters = [SequenceState(8, BF16, [[KvRows(8, 4, 256, BF16)] for _ in range(5)]) for _ in range(2)]
+    turns = Rope(64, 10_000_000.0, 8).at(torch.arange(8)).nbytes // 8  # a quarter of a head turns
+    assert [drafter.bytes_a_token for drafter in drafters] == [20_480, 20_480] and turns == 256
+    assert served.bytes_a_token + sum(drafter.bytes_a_token for drafter in drafters) + turns == 106_752
+
+
+def test_bytes_a_token_of_the_27b_hybrid_with_its_own_head() -> None:
+    """One layer more, and one normed row of 5,120 numbers."""
+    head = MtpRows(8, lambda rows, allocate: [KvRows(rows, 4, 256, BF16, allocate)], Tail((1, 5120), BF16))
+    state = SequenceState(8, BF16, [[KvRows(8, 4, 256, BF16)] for _ in range(16)], head)
+    assert state.bytes_a_token == 65_536 + 4_096
+    assert state.fixed_bytes == 5120 * 2
+
+
 def test_bytes_a_token_of_flash_next() -> None:
     """13 layers, that of the head that guesses ahead included, each with keys, values and an index key."""
     index = IndexConfig(heads=4, dim=128, budget=2048, ratio=16)
-    layers = [[KvRows(32, 2, 256, BF16), BlockIndex(index, 32, BF16, lambda keys, places: keys)] for _ in range(13)]
-    assert SequenceState(32, BF16, layers).bytes_a_token == 29_952
+
+    def layer(rows: int, allocate: Allocate = allocate_at_once) -> list[Part]:
+        return [
+            KvRows(rows, 2, 256, BF16, allocate),
+            BlockIndex(index, rows, BF16, lambda keys, places: keys, allocate),
+        ]
+
+    state = SequenceState(32, BF16, [layer(32) for _ in range(12)], MtpRows(32, layer, Tail((1, 4 * 2560), BF16)))
+    assert state.bytes_a_token == 29_952
+
+
+def test_rows_of_the_head_are_the_pools_own_kind_and_as_many_as_the_windows() -> None:
+    asked: list[tuple[int, str]] = []
+
+    def allocate(shape: Sequence[int], dtype: torch.dtype, row_axis: int, kind: str) -> Tensor:
+        asked.append((shape[row_axis], kind))
+        return allocate_at_once(shape, dtype, row_axis, kind)
+
+    MtpRows(16, lambda rows, allocate: [KvRows(rows, 2, 4, BF16, allocate)], Tail((1, 8), BF16), allocate)
+    assert asked == [(16, "mtp")]
+
+
+def guessing(window: int = 16) -> SequenceState:
+    head = MtpRows(
+        window, lambda rows, allocate: [KvRows(rows, 2, 4, torch.float32, allocate)], Tail((1, 5), torch.float32)
+    )
+    return SequenceState(window, torch.float32, [[KvRows(window, 2, 4, torch.float32)]], head)
+
+
+def test_the_head_counts_its_rows_from_the_second_token() -> None:
+    """What its layer sees as row n lies where row n + 1 of the sequence does, and moves with it."""
+    state = guessing()
+    assert state.mtp is not None and not state.can_rewind
+    state.kv(1).copy_(torch.arange(1.0, 16.0)[:, None].expand(15, 4))
+    assert state.mtp.by_row()[0][1:, 0, 0, 0, 0].tolist() == list(range(1, 16))
+    state.begin(0, 6, settled=True)
+    state.begin(6, 5, settled=False)
+    state.mtp.carry.take(torch.arange(5.0)[:, None].expand(5, 5), settled=False)
+    state.commit([0, 2, 4])
+    assert state.mtp.by_row()[0][1:9, 0, 0, 0, 0].tolist() == [1, 2, 3, 4, 5, 6, 8, 10]
+    assert state.kv(1)[0, 0, 0, :8, 0].tolist() == [1, 2, 3, 4, 5, 6, 8, 10]
+    assert state.mtp.carry.rows.unique().tolist() == [4] and state.position == 9
+
+
+def test_what_the_head_keeps_is_copied_and_put_back() -> None:
+    one, other = guessing(16), guessing(8)
+    assert one.mtp is not None and other.mtp is not None
+    one.begin(0, 5, settled=True)
+    one.kv(1).fill_(1)
+    one.mtp.carry.rows.fill_(2)
+    kept = one.snapshot()
+    other.copy_from(one, 5)
+    one.mtp.carry.rows.fill_(3)
+    assert other.kv(1)[..., :4, :].unique().tolist() == [1] and other.mtp.carry.rows.unique().tolist() == [2]
+    one.restore(kept)
+    assert one.mtp.carry.rows.unique().tolist() == [2] and kept.bytes == one.fixed_bytes == 5 * 4
+    one.begin(0, 1, settled=True)
+    assert one.mtp.carry.rows.unique().tolist() == [0]
 
 
 def test_rows_alone_can_be_rewound_to_anywhere() -> None:
