@@ -47,7 +47,7 @@ class GrammarKind(StrEnum):
     JSON_OBJECT = "json_object"  # any JSON object; the text is empty
     REGEX = "regex"
     CHOICE = "choice"  # a JSON list of strings, one of which is the answer
-    LARK = "lark"
+    LARK = "lark"  # or llama.cpp's GBNF, which is translated
 
 
 class Grammar(Struct, frozen=True):
@@ -55,6 +55,7 @@ class Grammar(Struct, frozen=True):
 
     kind: GrammarKind
     text: str
+    param: str = ""  # where it stands in the client's request: what is wrong with it is named from there
 
 
 class Reasoning(Struct, frozen=True):
@@ -201,6 +202,7 @@ class Refused(Message, frozen=True):
     code: RefusalCode
     sentence: str
     retry_after: float | None = None
+    param: str | None = None  # the place in the client's request that is wrong
 
 
 class SlotView(Struct, frozen=True):

@@ -86,7 +86,7 @@ REFUSALS: Final[dict[RefusalCode, tuple[int, float | None]]] = {
 def from_refusal(refused: Refused) -> ApiError:
     status, wait = REFUSALS[refused.code]
     wait = refused.retry_after if refused.retry_after is not None else wait
-    return ApiError(status, refused.code, refused.sentence, retry_after=wait, source="engine")
+    return ApiError(status, refused.code, refused.sentence, retry_after=wait, param=refused.param, source="engine")
 
 
 def engine_restarted() -> ApiError:
