@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from tandem.model.passes import Span
+from tandem.model.placement import moved
 
 
 def attend(layer: int, queries: Tensor, written: Tensor, spans: Sequence[Span]) -> Tensor:
@@ -46,7 +47,7 @@ def _seen(kv: Tensor, span: Span, row: int) -> Tensor:
     if span.tree.is_straight(row):
         return kv.narrow(3, 0, span.start + row + 1)
     path = [span.start + ancestor for ancestor in span.tree.path_to(row)]
-    return kv.index_select(3, torch.tensor([*range(span.start), *path]))
+    return kv.index_select(3, moved(torch.tensor([*range(span.start), *path]), kv.device))
 
 
 def _attend_row(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:

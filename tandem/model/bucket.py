@@ -13,13 +13,15 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from tandem.model.placement import HOST
+
 RowFunction = Callable[[Tensor], Tensor]  # [rows, width] -> [rows, ...]
 
 LARGEST: Final = 16
 _SAMPLES: Final = 1 << 17  # numbers compared a function: bfloat16 hides all but one in some 10,000 differing sums
 _MOST_DRAWS: Final = 16
 
-_least: dict[tuple[torch.Size, torch.dtype, int], int] = {}  # what this process has measured
+_least: dict[tuple[torch.Size, torch.dtype, int, torch.device], int] = {}  # what this process has measured
 
 
 def pad_rows(rows: Tensor, least: int) -> Tensor:
@@ -36,13 +38,13 @@ def least_rows(function: RowFunction, weight: Tensor) -> int:
 
     Measured once a shape, dtype and number of threads.
     """
-    key = (weight.shape, weight.dtype, torch.get_num_threads())
+    key = (weight.shape, weight.dtype, torch.get_num_threads(), weight.device)
     if key not in _least:
-        _least[key] = _measure_least_rows(function, weight.shape[1], weight.dtype)
+        _least[key] = _measure_least_rows(function, weight.shape[1], weight.dtype, weight.device)
     return _least[key]
 
 
-def _measure_least_rows(function: RowFunction, width: int, dtype: torch.dtype) -> int:
+def _measure_least_rows(function: RowFunction, width: int, dtype: torch.dtype, device: torch.device) -> int:
     least = 1
     while least <= LARGEST:
 
@@ -50,42 +52,44 @@ def _measure_least_rows(function: RowFunction, width: int, dtype: torch.dtype) -
             count = rows.shape[0]
             return function(pad_rows(rows, least))[:count] if count < least else function(rows)
 
-        if _bucket(padded, width, dtype) == LARGEST:
+        if _bucket(padded, width, dtype, device) == LARGEST:
             return least
         least *= 2
     return 1
 
 
 @torch.inference_mode()
-def measure_row_bucket(functions: Iterable[tuple[RowFunction, int]], dtype: torch.dtype) -> int:
+def measure_row_bucket(
+    functions: Iterable[tuple[RowFunction, int]], dtype: torch.dtype, device: torch.device = HOST.device
+) -> int:
     """The largest power of two up to `LARGEST` such that every function, given any number of rows up to it, gives
     each row the bits it gives the row alone; 1 when none is larger. `functions` come with their row width.
     """
     bucket = LARGEST
     for function, width in functions:
-        bucket = min(bucket, _bucket(function, width, dtype))
+        bucket = min(bucket, _bucket(function, width, dtype, device))
         if bucket == 1:
             break
     return bucket
 
 
-def _bucket(function: RowFunction, width: int, dtype: torch.dtype) -> int:
+def _bucket(function: RowFunction, width: int, dtype: torch.dtype, device: torch.device) -> int:
     bucket = LARGEST
-    for rows in _draws(function, width, dtype):
+    for rows in _draws(function, width, dtype, device):
         bucket = min(bucket, _holds_up_to(function, rows))
         if bucket == 1:
             break
     return bucket
 
 
-def _draws(function: RowFunction, width: int, dtype: torch.dtype) -> Iterator[Tensor]:
+def _draws(function: RowFunction, width: int, dtype: torch.dtype, device: torch.device) -> Iterator[Tensor]:
     """Random rows, until enough numbers were compared."""
     generator = torch.Generator().manual_seed(0)
-    rows = torch.randn(LARGEST, width, generator=generator).to(dtype)
+    rows = torch.randn(LARGEST, width, generator=generator).to(device, dtype)
     outputs = function(rows).numel()
     yield rows
     for _ in range(min(_SAMPLES // outputs, _MOST_DRAWS - 1)):
-        yield torch.randn(LARGEST, width, generator=generator).to(dtype)
+        yield torch.randn(LARGEST, width, generator=generator).to(device, dtype)
 
 
 def _holds_up_to(function: RowFunction, rows: Tensor) -> int:

@@ -19,8 +19,9 @@ from tandem.model.config import ModelConfig
 from tandem.model.interface import Block
 from tandem.model.layers import RmsNorm, gated_silu
 from tandem.model.passes import Pass, passes
+from tandem.model.placement import HOST, Placement, moved
 from tandem.model.rope import Rope
-from tandem.model.state import Allocate, Part, SequenceState, allocate_at_once
+from tandem.model.state import Allocate, Part, SequenceState, allocate_on
 from tandem.model.weights.quant import Matrix, Projection
 
 
@@ -96,6 +97,7 @@ class Decoder:
         head: Projection,
         rope: Rope,
         streams: int = 1,  # copies of a row that the layers carry: [rows, streams, hidden] when more than one
+        placement: Placement = HOST,
     ) -> None:
         self.config = config
         self._dtype = dtype
@@ -105,25 +107,27 @@ class Decoder:
         self._head = head
         self._rope = rope
         self._streams = streams
+        self._placement = placement
 
     @cached_property
     def row_bucket(self) -> int:
         return measure_row_bucket(self._row_functions(), self._dtype)
 
-    def new_state(self, window: int, allocate: Allocate = allocate_at_once) -> SequenceState:
+    def new_state(self, window: int, allocate: Allocate | None = None) -> SequenceState:
+        allocate = allocate or allocate_on(self._placement.device)
         if not 0 < window <= self.config.window:
             raise ValueError(f"a window of {window} rows; the model has 1 to {self.config.window}")
         return SequenceState(window, self._dtype, [layer.new_parts(window, allocate) for layer in self._layers])
 
     @torch.inference_mode()
     def forward(self, blocks: Sequence[Block]) -> Tensor:
-        logits = [self._run(each) for each in passes(blocks, self.row_bucket)]
+        logits = [self._run(each) for each in passes(blocks, self.row_bucket, self._placement.device)]
         return logits[0] if len(logits) == 1 else torch.cat(logits)
 
     def _run(self, run: Pass) -> Tensor:
         """One run of the weights; float32 logits of the wanted rows."""
         turns = self._rope.at(run.positions)
-        stream = self._embedding.lookup(run.tokens)  # float32 [rows, hidden]
+        stream = self._embedding.lookup(moved(run.tokens, self._placement.device))  # float32 [rows, hidden]
         if self._streams > 1:
             stream = stream[:, None].repeat(1, self._streams, 1)
         for layer in self._layers:

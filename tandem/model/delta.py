@@ -30,6 +30,7 @@ import torch
 from torch import Tensor
 
 from tandem.model import exact
+from tandem.model.placement import moved
 from tandem.model.tree import Tree, chain
 
 PIECE: Final = 64
@@ -75,7 +76,7 @@ class Corrections:
         """
         if not path:
             return
-        rows = torch.as_tensor(path, device=memory.device)
+        rows = moved(torch.as_tensor(path), memory.device)
         faded = self.faded[:, rows]  # [heads, path]
         keys = self.keys[:, rows] * (faded[:, -1:] - faded).exp()[..., None]
         memory.mul_(faded[:, -1].exp()[:, None, None]).baddbmm_(keys.mT, self.corrections[:, rows])
@@ -114,7 +115,7 @@ def read(memory: Tensor, rows: Rows, tree: Tree) -> tuple[Tensor, Corrections]:
 
     Returns what the rows read, [heads, rows, value_dim], and what commits any of their paths.
     """
-    ancestors = tree.ancestors.to(memory.device)
+    ancestors = tree.ancestors_on(memory.device)
     faded = rows.log_decay @ ancestors.T.to(rows.log_decay.dtype)
     # e^(G_t - G_i) for ancestors, 0 elsewhere: masked in the exponent, where a stranger's could overflow.
     between = (faded[:, :, None] - faded[:, None, :]).masked_fill(~ancestors, float("-inf")).exp()
@@ -153,5 +154,5 @@ def causal_conv(tail: Tensor, rows: Tensor, weight: Tensor, look_back: Tensor) -
 
 def next_tail(tail: Tensor, rows: Tensor, path: Sequence[int] | None = None) -> Tensor:
     """The last `len(tail)` rows after the block, or after `path` of it: the tail of the next block."""
-    kept = rows if path is None else rows[torch.as_tensor(path, device=rows.device, dtype=torch.int64)]
+    kept = rows if path is None else rows[moved(torch.as_tensor(path, dtype=torch.int64), rows.device)]
     return torch.cat([tail, kept])[kept.shape[0] :].clone()

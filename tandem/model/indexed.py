@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from tandem.model.config import IndexConfig
+from tandem.model.placement import moved
 from tandem.model.state import Allocate, allocate_at_once
 from tandem.model.tree import Tree
 
@@ -33,6 +34,7 @@ class Selection:
 
     rows: Tensor  # int64 [rows, width]
     valid: Tensor  # bool [rows, width]
+    widths: tuple[int, ...]  # how many of a row's are valid: known on the host, so that nobody waits for the device
 
 
 Finish = Callable[[Tensor, Tensor], Tensor]
@@ -57,7 +59,7 @@ class BlockIndex:
         self.config = config
         self.keys = allocate((window, config.dim), dtype, 0, "index")
         self._finish = finish
-        self._blocks = torch.empty(window // config.ratio, config.dim, dtype=dtype)
+        self._blocks = torch.empty(window // config.ratio, config.dim, dtype=dtype, device=self.keys.device)
         self._made = 0  # blocks whose keys are up to date
 
     def by_row(self) -> Sequence[Tensor]:
@@ -76,30 +78,36 @@ class BlockIndex:
         """For rows whose keys stand at `start ..` in the shape of `tree`. `queries` [rows, heads, dim], roped."""
         ratio, before = self.config.ratio, start // self.config.ratio
         self._make(before)
-        line = start - (ratio - 1) + tree.look_back(ratio - 1).flip(1)  # [rows, ratio]: the last tokens of each path
-        positions = torch.tensor([start + depth for depth in tree.depths])
-        ends = (positions + 1) % ratio  # [rows]: tokens after the last complete block
-        completing = (ends == 0).nonzero().flatten()
+        device = self.keys.device
+        line = start - (ratio - 1) + tree.look_back(ratio - 1, device).flip(1)  # [rows, ratio]: each path's last tokens
+        seen = [start + depth + 1 for depth in tree.depths]  # tokens on each row's path; counted here, never asked for
+        ends = moved(torch.tensor([count % ratio for count in seen]), device)  # [rows]: after the last complete block
+        complete = [row for row, count in enumerate(seen) if count % ratio == 0]
+        completing = moved(torch.tensor(complete, dtype=torch.int64), device)
 
         fresh = self.keys[line[completing]].float().mean(dim=1).to(self.keys.dtype)
-        if completing.numel():
-            fresh = self._finish(fresh, positions[completing] - (ratio - 1))
+        if complete:
+            firsts = moved(torch.tensor([seen[row] - ratio for row in complete]), device)
+            fresh = self._finish(fresh, firsts)
         candidates = torch.cat([self._blocks[:before], fresh])
-        tokens = torch.cat([torch.arange(before * ratio).reshape(before, ratio), line[completing]])
-        visible = torch.cat([torch.ones(tree.rows, before, dtype=torch.bool), tree.ancestors[:, completing]], dim=1)
+        tokens = torch.cat([torch.arange(before * ratio, device=device).reshape(before, ratio), line[completing]])
+        known = torch.ones(tree.rows, before, dtype=torch.bool, device=device)
+        visible = torch.cat([known, tree.ancestors_on(device)[:, completing]], dim=1)
 
         chosen, taken = self._best(queries, candidates, visible)
-        tail = torch.arange(ratio) >= ratio - ends[:, None]
+        tail = torch.arange(ratio, device=device) >= ratio - ends[:, None]
         rows = torch.cat([tokens[chosen].flatten(1), line], dim=1)
         valid = torch.cat([taken.repeat_interleave(ratio, dim=1), tail], dim=1)
-        return _packed(rows, valid, self.config.most_rows)
+        widths = [min(self.config.most_blocks, count // ratio) * ratio + count % ratio for count in seen]
+        return _packed(rows, valid, max(widths), widths)
 
     def _make(self, blocks: int) -> None:
         """Bring the keys of the first `blocks` blocks, whose rows are final, up to date."""
         ratio, made = self.config.ratio, self._made
         if made < blocks:
             means = self.keys[made * ratio : blocks * ratio].reshape(-1, ratio, self.config.dim).float().mean(dim=1)
-            self._blocks[made:blocks] = self._finish(means.to(self.keys.dtype), torch.arange(made, blocks) * ratio)
+            firsts = torch.arange(made, blocks, device=self.keys.device) * ratio
+            self._blocks[made:blocks] = self._finish(means.to(self.keys.dtype), firsts)
             self._made = blocks
 
     def _best(self, queries: Tensor, candidates: Tensor, visible: Tensor) -> tuple[Tensor, Tensor]:
@@ -111,11 +119,11 @@ class BlockIndex:
         return best, visible.gather(1, best)
 
 
-def _packed(rows: Tensor, valid: Tensor, most: int) -> Selection:
+def _packed(rows: Tensor, valid: Tensor, most: int, widths: Sequence[int]) -> Selection:
     """Real places first, their order kept; width cut to what any row needs."""
     order = (~valid).int().sort(dim=1, stable=True).indices[:, :most]
     valid = valid.gather(1, order)
-    return Selection(rows.gather(1, order).where(valid, 0), valid)
+    return Selection(rows.gather(1, order).where(valid, 0), valid, tuple(widths))
 
 
 def attend_selected(
@@ -130,7 +138,7 @@ def attend_selected(
     outputs = []
     for start in range(0, queries.shape[0], at_once):
         part = slice(start, start + at_once)
-        width = int(selection.valid[part].sum(dim=1).max())
+        width = max(selection.widths[part])
         chosen, valid = selection.rows[part, :width], selection.valid[part, :width]
         query = queries[part].reshape(chosen.shape[0], kv_heads, -1, dim)  # [some, kv_heads, group, dim]
         scores = (query @ keys[chosen].permute(0, 2, 3, 1)).float() * scale  # [some, kv_heads, group, width]

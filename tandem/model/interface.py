@@ -58,8 +58,8 @@ class Model(Protocol):
         """
         ...
 
-    def new_state(self, window: int, allocate: Allocate = allocate_at_once) -> SequenceState:
-        """An empty state for `window` rows, which lie where `allocate` puts them."""
+    def new_state(self, window: int, allocate: Allocate | None = None) -> SequenceState:
+        """An empty state for `window` rows, which lie where `allocate` puts them, or else on the model's device."""
         ...
 
     def forward(self, blocks: Sequence[Block]) -> Tensor:

@@ -18,7 +18,7 @@ class RmsNorm:
         """`weight` is float32 [hidden]."""
         width = weight.shape[0]
         self._weight = weight * width**0.5
-        self._epsilon = torch.tensor(epsilon * width)
+        self._epsilon = torch.tensor(epsilon * width, device=weight.device)
         self._dtype = dtype
 
     def __call__(self, rows: Tensor) -> Tensor:

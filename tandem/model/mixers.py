@@ -196,8 +196,8 @@ class DeltaMixer:
     def new_parts(self, window: int, allocate: Allocate) -> list[Part]:
         config = self.config
         return [
-            Recurrent(config.value_heads, config.key_dim, config.value_dim),
-            Tail((config.taps - 1, config.conv_width), self._dtype),
+            Recurrent(config.value_heads, config.key_dim, config.value_dim, self._conv.device),
+            Tail((config.taps - 1, config.conv_width), self._dtype, device=self._conv.device),
         ]
 
     def products(self) -> Iterator[Projection]:
@@ -222,7 +222,7 @@ class DeltaMixer:
         memory, tail = span.state.layers[self._layer][:2]
         assert isinstance(memory, Recurrent) and isinstance(tail, Tail)
         fresh = mixed[span.place]
-        look_back = span.tree.look_back(config.taps - 1)
+        look_back = span.tree.look_back(config.taps - 1, mixed.device)
         convolved = functional.silu(delta.causal_conv(tail.rows.float(), fresh.float(), self._conv, look_back))
         rows = self._bring(convolved, rates[span.place], log_decay[span.place])
         tail.take(fresh, span.settled)

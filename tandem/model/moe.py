@@ -56,7 +56,7 @@ class Experts:
     def __call__(self, rows: Tensor) -> Tensor:
         """[rows, hidden] -> float32 [rows, hidden]"""
         shares, choices = self.route(rows)
-        answers = torch.empty(*choices.shape, rows.shape[1])
+        answers = torch.empty(*choices.shape, rows.shape[1], device=rows.device)
         for number in torch.unique(choices).tolist():
             row, rank = (choices == number).nonzero(as_tuple=True)
             answers[row, rank] = self.experts[number](rows[row]).float()

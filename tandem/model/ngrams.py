@@ -20,6 +20,7 @@ from tandem.model import delta, exact
 from tandem.model.config import NgramConfig
 from tandem.model.hyper import StreamNorm
 from tandem.model.passes import Pass, Span
+from tandem.model.placement import moved
 from tandem.model.state import Part, Tail
 from tandem.model.weights.checkpoint import Table
 from tandem.model.weights.quant import Projection
@@ -72,7 +73,10 @@ def look_at(history: Tensor, separator: int) -> Tensor:
 
 
 class NgramMemory:
-    """One layer's. Its parts of a state stand last: the tokens before, then the convolution's tail."""
+    """One layer's. Its parts of a state stand last: the tokens before, then the convolution's tail.
+
+    Tokens stay on the host, where the table lies: only what it says of them goes to the device.
+    """
 
     def __init__(
         self,
@@ -104,7 +108,7 @@ class NgramMemory:
         config = self._config
         return [
             Tail((config.longest - 1,), torch.int64, fill=config.separator),
-            Tail((config.reach, self._conv.shape[0]), self._dtype),
+            Tail((config.reach, self._conv.shape[0]), self._dtype, device=self._conv.device),
         ]
 
     def products(self) -> Iterator[Projection]:
@@ -113,7 +117,7 @@ class NgramMemory:
     def __call__(self, streams: Tensor, run: Pass) -> Tensor:
         """float32 [rows, streams, hidden], to be added to the streams."""
         history = torch.cat([self._history(run.tokens[span.place], span) for span in run.spans])
-        embedded = self._table.read(self._hashing.rows(history)).flatten(1).to(self._dtype)
+        embedded = moved(self._table.read(self._hashing.rows(history)).flatten(1).to(self._dtype), streams.device)
         keys = self._key_norm(self._keys(embedded).float().view_as(streams))
         values = self._values(embedded).float()[:, None]
         agreement = (keys * self._query_norm(streams)).sum(dim=-1, keepdim=True) / sqrt(streams.shape[2])
@@ -134,7 +138,7 @@ class NgramMemory:
     def _convolve(self, normed: Tensor, span: Span) -> Tensor:
         """float32 [rows, streams x hidden]"""
         tail = self._parts(span)[1]
-        look_back = span.tree.look_back(self._config.reach)[:, :: self._config.longest]
+        look_back = span.tree.look_back(self._config.reach, normed.device)[:, :: self._config.longest]
         convolved = delta.causal_conv(tail.rows.float(), normed.float(), self._conv, look_back)
         tail.take(normed, span.settled)
         return convolved

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from tandem.model.interface import Block, SequenceState, Wants
+from tandem.model.placement import HOST, moved
 from tandem.model.tree import Tree, chain
 
 
@@ -38,17 +39,17 @@ class Span:
 class Pass:
     """One run of the weights."""
 
-    tokens: Tensor  # int64 [rows]
-    positions: Tensor  # int64 [rows]
+    tokens: Tensor  # int64 [rows], on the host
+    positions: Tensor  # int64 [rows], on the model's device, as all that follows
     spans: tuple[Span, ...]
     wanted: Tensor | None  # int64, rows whose logits are wanted; None: all
 
 
-def passes(blocks: Sequence[Block], row_bucket: int) -> list[Pass]:
+def passes(blocks: Sequence[Block], row_bucket: int, device: torch.device = HOST.device) -> list[Pass]:
     """Cut the blocks of one call, in order, into runs: blocks share one while their rows fit `row_bucket`, a longer
     block (a prefill chunk) runs alone, and no block is split."""
     assert len({id(block.state) for block in blocks}) == len(blocks), "two blocks of one sequence in a call"
-    return [_stack(shared, row_bucket) for shared in _shares(blocks, row_bucket)]
+    return [_stack(shared, row_bucket, device) for shared in _shares(blocks, row_bucket)]
 
 
 def _shares(blocks: Sequence[Block], row_bucket: int) -> Iterator[list[Block]]:
@@ -64,7 +65,7 @@ def _shares(blocks: Sequence[Block], row_bucket: int) -> Iterator[list[Block]]:
         yield shared
 
 
-def _stack(blocks: Sequence[Block], row_bucket: int) -> Pass:
+def _stack(blocks: Sequence[Block], row_bucket: int, device: torch.device) -> Pass:
     spans: list[Span] = []
     positions: list[int] = []
     wanted: list[int] = []
@@ -74,18 +75,18 @@ def _stack(blocks: Sequence[Block], row_bucket: int) -> Pass:
         block.state.begin(block.start, block.rows, settled)
         first, end = len(positions), len(positions) + block.rows
         chunk = settled and block.rows > row_bucket
-        mask = causal_mask(block.start, block.rows, block.state.dtype) if chunk else None
+        mask = causal_mask(block.start, block.rows, block.state.dtype, device) if chunk else None
         spans.append(Span(block.state, block.start, first, block.rows, tree, settled, mask))
         positions += [block.start + depth for depth in tree.depths]
         wanted += range({Wants.ALL: first, Wants.LAST: end - 1, Wants.NONE: end}[block.wants], end)
     return Pass(
         tokens=torch.cat([block.tokens for block in blocks]) if len(blocks) > 1 else blocks[0].tokens,
-        positions=torch.tensor(positions),
+        positions=moved(torch.tensor(positions), device),
         spans=tuple(spans),
-        wanted=torch.tensor(wanted, dtype=torch.int64) if len(wanted) < len(positions) else None,
+        wanted=moved(torch.tensor(wanted, dtype=torch.int64), device) if len(wanted) < len(positions) else None,
     )
 
 
-def causal_mask(start: int, rows: int, dtype: torch.dtype) -> Tensor:
+def causal_mask(start: int, rows: int, dtype: torch.dtype, device: torch.device = HOST.device) -> Tensor:
     """[rows, start + rows], to be added to scores: a row sees everything up to itself."""
-    return torch.full((rows, start + rows), -torch.inf, dtype=dtype).triu_(start + 1)
+    return torch.full((rows, start + rows), -torch.inf, dtype=dtype, device=device).triu_(start + 1)

@@ -14,13 +14,16 @@ from torch import Tensor
 class Rope:
     """Turns for every position of a window, made once."""
 
-    def __init__(self, head_dim: int, base: float, window: int, factors: Tensor | None = None) -> None:
+    def __init__(
+        self, head_dim: int, base: float, window: int, factors: Tensor | None = None, device: torch.device | None = None
+    ) -> None:
         """`factors` [head_dim / 2] divide the frequencies (long-context models carry them)."""
         frequencies = base ** (-torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)
         if factors is not None:
             frequencies = frequencies / factors.double()
         angles = torch.outer(torch.arange(window, dtype=torch.float64), frequencies)
-        self._turns = torch.polar(torch.ones_like(angles), angles).to(torch.complex64)  # [window, head_dim / 2]
+        turns = torch.polar(torch.ones_like(angles), angles).to(torch.complex64)
+        self._turns = turns.to(device)  # [window, head_dim / 2]
 
     def at(self, positions: Tensor) -> Tensor:
         """int64 [rows] -> complex64 [rows, 1, head_dim / 2], for every layer of one pass."""

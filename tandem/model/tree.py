@@ -13,6 +13,8 @@ from functools import cached_property, lru_cache
 import torch
 from torch import Tensor
 
+from tandem.model.placement import HOST, moved
+
 
 class Tree:
     """Rows 0 .. n-1; `parents[row]` stands before `row`, and the root, row 0, names itself."""
@@ -21,6 +23,7 @@ class Tree:
         if not parents or parents[0] != 0 or any(not 0 <= parent < row for row, parent in enumerate(parents) if row):
             raise ValueError(f"a tree starts with its root and names a parent before its children, not {list(parents)}")
         self.parents = tuple(parents)
+        self._placed: dict[tuple[int | None, torch.device], Tensor] = {}
 
     @property
     def rows(self) -> int:
@@ -57,11 +60,23 @@ class Tree:
         """Whether `rows` starts at the root and each row is the parent of the next."""
         return list(rows) == self.path_to(rows[-1]) if rows else False
 
-    def look_back(self, reach: int) -> Tensor:
+    def ancestors_on(self, device: torch.device) -> Tensor:
+        """`ancestors`, where a layer wants them."""
+        if (None, device) not in self._placed:
+            self._placed[None, device] = moved(self.ancestors, device)
+        return self._placed[None, device]
+
+    def look_back(self, reach: int, device: torch.device = HOST.device) -> Tensor:
         """int64 [rows, reach + 1]: where the row `0 .. reach` steps back lies in `cat([tail, block])`.
 
         The tail is the `reach` rows before the block, so a path that runs out of the block goes on into it.
+        Made, and moved, once for all layers.
         """
+        if (reach, device) not in self._placed:
+            self._placed[reach, device] = moved(self._look_back(reach), device)
+        return self._placed[reach, device]
+
+    def _look_back(self, reach: int) -> Tensor:
         table = torch.empty(self.rows, reach + 1, dtype=torch.int64)
         table[0] = torch.arange(reach, -1, -1)
         for row, parent in enumerate(self.parents[1:], start=1):
@@ -83,6 +98,7 @@ class Chain(Tree):
         if rows < 1:
             raise ValueError("a block has at least one row")
         self.parents = (0, *range(rows - 1))
+        self._placed = {}
 
     @cached_property
     def depths(self) -> Sequence[int]:
@@ -95,5 +111,5 @@ class Chain(Tree):
     def ancestors(self) -> Tensor:
         return torch.ones(self.rows, self.rows, dtype=torch.bool).tril()
 
-    def look_back(self, reach: int) -> Tensor:
+    def _look_back(self, reach: int) -> Tensor:
         return torch.arange(reach, reach + self.rows)[:, None] - torch.arange(reach + 1)

@@ -10,6 +10,7 @@ from tandem.model.decoder import Decoder
 from tandem.model.families import flashnext, llama, qwen3, qwen35
 from tandem.model.families.architecture import read_architecture
 from tandem.model.families.fields import Fields
+from tandem.model.placement import HOST, Placement
 from tandem.model.rope import Rope
 from tandem.model.weights import checkpoint
 from tandem.model.weights.checkpoint import Checkpoint
@@ -23,13 +24,19 @@ UNREAD: Final = ("model.visual.", "mtp.")
 
 
 def open_checkpoint(
-    directory: Path, compute: Compute, progress: Callable[[float], None] = lambda share: None
+    directory: Path,
+    compute: Compute,
+    progress: Callable[[float], None] = lambda share: None,
+    placement: Placement = HOST,
 ) -> Decoder:
     """Raises `WrongWeights` before anything is read, unless it is a value itself that is wrong."""
     opened = Checkpoint.open(directory)
     architecture = read_architecture(Fields(directory / CONFIG, opened.config))
     build = _BUILDERS[architecture.family]
-    rope = Rope(architecture.attention.rope_dim, architecture.model.rope_base, architecture.model.window)
-    model = checkpoint.load(opened, lambda source: build(source, architecture, compute, rope), UNREAD, progress)
+    model_config, turned = architecture.model, architecture.attention.rope_dim
+    rope = Rope(turned, model_config.rope_base, model_config.window, device=placement.device)
+    model = checkpoint.load(
+        opened, lambda source: build(source, architecture, compute, rope), UNREAD, progress, placement
+    )
     _ = model.row_bucket  # measured now, not in the first request
     return model

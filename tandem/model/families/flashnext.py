@@ -74,7 +74,8 @@ class _Building:
         layers = [self._layer(index, self._body.under(f"layers.{index}")) for index in range(model.layers)]
         embedding, head = self._root.ends(self._body, self._architecture)
         leave = self._blend(self._body.under("hyper_connection_mixer"))
-        return Decoder(model, self._root.compute.dtype, embedding, layers, leave, head, self._rope, streams)
+        dtype, placement = self._root.compute.dtype, self._root.source.placement
+        return Decoder(model, dtype, embedding, layers, leave, head, self._rope, streams, placement)
 
     def _layer(self, index: int, layer: Reading) -> HyperLayer:
         architecture, ngrams = self._architecture, self._architecture.ngrams
@@ -161,7 +162,7 @@ class _Building:
             return hashing(config, place, self._architecture.model.vocab)
         heads = config.all_heads
         return Hashing(
-            reading.whole("layer_multipliers", config.longest),
-            reading.whole("ngram_heads_vocab_sizes", heads),
-            reading.whole("ngram_heads_offsets", heads),
+            reading.on_host("layer_multipliers", config.longest),
+            reading.on_host("ngram_heads_vocab_sizes", heads),
+            reading.on_host("ngram_heads_offsets", heads),
         )

@@ -41,7 +41,8 @@ def build(source: Source, architecture: Architecture, compute: Compute, rope: Ro
             )
         )
     embedding, head = root.ends(body, architecture)
-    return Decoder(model, compute.dtype, embedding, layers, body.norm("norm", model.hidden), head, rope)
+    leave = body.norm("norm", model.hidden)
+    return Decoder(model, compute.dtype, embedding, layers, leave, head, rope, placement=source.placement)
 
 
 def read(file: GgufFile, compute: Compute, progress: Callable[[float], None]) -> Decoder:

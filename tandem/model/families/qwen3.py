@@ -26,4 +26,5 @@ def build(source: Source, architecture: Architecture, compute: Compute, rope: Ro
             )
         )
     embedding, head = root.ends(body, architecture)
-    return Decoder(model, compute.dtype, embedding, layers, body.norm("norm", model.hidden), head, rope)
+    leave = body.norm("norm", model.hidden)
+    return Decoder(model, compute.dtype, embedding, layers, leave, head, rope, placement=source.placement)

@@ -16,7 +16,8 @@ def build(source: Source, architecture: Architecture, compute: Compute, rope: Ro
     body = root.under(body_prefix(source))
     layers = [_layer(body.under(f"layers.{index}"), architecture, index) for index in range(model.layers)]
     embedding, head = root.ends(body, architecture)
-    return Decoder(model, compute.dtype, embedding, layers, body.norm("norm", model.hidden), head, rope)
+    leave = body.norm("norm", model.hidden)
+    return Decoder(model, compute.dtype, embedding, layers, leave, head, rope, placement=source.placement)
 
 
 def body_prefix(source: Source) -> str:

@@ -14,6 +14,7 @@ from tandem.model.families.architecture import Architecture, Gate
 from tandem.model.layers import RmsNorm
 from tandem.model.mixers import Attention, DeltaMixer, NormedAttention
 from tandem.model.moe import Experts, FeedForward
+from tandem.model.placement import HOST
 from tandem.model.weights.checkpoint import Source
 from tandem.model.weights.quant import Compute, Dense, Int8, Matrix
 
@@ -50,8 +51,9 @@ class Reading:
         """In float32, whatever the compute type: vectors and other small things."""
         return self.source.take(self._prefix + name, *shape, dtype=torch.float32)
 
-    def whole(self, name: str, *shape: int) -> Tensor:
-        return self.source.take(self._prefix + name, *shape, dtype=torch.int64)
+    def on_host(self, name: str, *shape: int) -> Tensor:
+        """Whole numbers that the host reckons with, wherever the model lies."""
+        return self.source.take(self._prefix + name, *shape, dtype=torch.int64, device=HOST.device)
 
     def norm(self, name: str, width: int, order: Tensor | None = None, plain: bool = False) -> RmsNorm:
         weight = self.tensor(f"{name}.weight", width) + (0.0 if plain else self._offset)

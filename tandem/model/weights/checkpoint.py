@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from tandem.model.placement import HOST, Placement
 from tandem.model.weights import blockscaled
 from tandem.model.weights.blockscaled import Stored
 from tandem.model.weights.safetensors import (
@@ -37,14 +38,19 @@ _NAMED: Final = 4
 
 
 class Source(Protocol):
-    """Where a family gets its weights."""
+    """Where a family gets its weights, and where they go."""
+
+    @property
+    def placement(self) -> Placement: ...
 
     def has(self, name: str) -> bool:
         """Whether the checkpoint holds `name`, in whatever format."""
         ...
 
-    def take(self, name: str, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        """The tensor, of this shape, in `dtype`."""
+    def take(
+        self, name: str, *shape: int, dtype: torch.dtype = torch.float32, device: torch.device | None = None
+    ) -> Tensor:
+        """The tensor, of this shape, in `dtype`; on the model's device unless another is named."""
         ...
 
     def table(self, names: Sequence[str], rows: int, width: int) -> Table:
@@ -87,16 +93,17 @@ def load(
     build: Callable[[Source], Built],
     unused: Sequence[str] = (),
     progress: Callable[[float], None] = lambda share: None,
+    placement: Placement = HOST,
 ) -> Built:
     """`build` twice: on headers to see that everything is there, then for real.
 
     Tensors whose names start with one of `unused` may be left over; any other that is not taken is an error.
     `progress` hears the share of bytes read, 0 to 1. Raises `WrongWeights`.
     """
-    survey = Survey(checkpoint)
+    survey = Survey(checkpoint, placement)
     build(survey)
     survey.verdict(unused)
-    reader = Reader(checkpoint, survey.bytes, progress)
+    reader = Reader(checkpoint, survey.bytes, progress, placement)
     try:
         built = build(reader)
     finally:
@@ -108,7 +115,8 @@ def load(
 class Survey:
     """Answers with tensors on the meta device and remembers what was wrong with each question."""
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
+    def __init__(self, checkpoint: Checkpoint, placement: Placement = HOST) -> None:
+        self.placement = placement
         self._checkpoint = checkpoint
         self._taken: set[str] = set()
         self._problems: list[str] = []
@@ -117,7 +125,9 @@ class Survey:
     def has(self, name: str) -> bool:
         return self._checkpoint.find(name) is not None
 
-    def take(self, name: str, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    def take(
+        self, name: str, *shape: int, dtype: torch.dtype = torch.float32, device: torch.device | None = None
+    ) -> Tensor:
         stored = self._checkpoint.find(name)
         if stored is None:
             self._problems.append(f"`{name}` {list(shape)} is missing")
@@ -166,7 +176,10 @@ class Survey:
 class Reader:
     """Reads tensor by tensor. Beside the tensor itself a piece of its file is in memory, never more."""
 
-    def __init__(self, checkpoint: Checkpoint, total: int, progress: Callable[[float], None]) -> None:
+    def __init__(
+        self, checkpoint: Checkpoint, total: int, progress: Callable[[float], None], placement: Placement = HOST
+    ) -> None:
+        self.placement = placement
         self._checkpoint = checkpoint
         self._total = max(total, 1)
         self._done = 0
@@ -177,10 +190,12 @@ class Reader:
     def has(self, name: str) -> bool:
         return self._checkpoint.find(name) is not None
 
-    def take(self, name: str, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    def take(
+        self, name: str, *shape: int, dtype: torch.dtype = torch.float32, device: torch.device | None = None
+    ) -> Tensor:
         stored = self._checkpoint.find(name)
         assert stored is not None and stored.shape == shape, "surveyed before it is read"
-        out = torch.empty(shape, dtype=dtype)
+        out = torch.empty(shape, dtype=dtype, device=device or self.placement.device)
         if isinstance(stored, Stored):
             self._dequantize(stored, out)
         else:

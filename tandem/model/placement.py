@@ -1,0 +1,50 @@
+"""Where a model's tensors lie, and who multiplies them.
+
+On a CPU weights are made what torch multiplies best. On a CUDA device they stay as they are stored, and passes of a
+few rows run on the kernels of `tandem.model.kernels`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from tandem.errors import CannotStart
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    device: torch.device
+    kernels: bool  # few rows go through our own kernels, which read quantized weights as they are stored
+    graphs: bool = False  # and are captured once, then replayed
+
+
+HOST: Final = Placement(torch.device("cpu"), kernels=False)
+
+
+def place(device: str) -> Placement:
+    """`cpu` or `cuda`. Raises `CannotStart` where the device, or what drives it, is not there."""
+    if device == "cpu":
+        return HOST
+    if not torch.cuda.is_available():
+        raise CannotStart(
+            f"the plan runs the engine on `{device}`, and this machine has no CUDA device that torch "
+            f"{torch.__version__} can use",
+            "set `engine.device: cpu`; or install the NVIDIA driver and a torch that is built for CUDA",
+        )
+    if find_spec("triton") is None:
+        raise CannotStart(
+            "the engine's CUDA kernels need triton, which is not installed", "pip install 'tandem-appliance[cuda]'"
+        )
+    return Placement(torch.device(device, 0), kernels=True, graphs=True)
+
+
+def moved(tensor: Tensor, device: torch.device) -> Tensor:
+    """A small host tensor on `device`, without waiting for what the device is doing."""
+    if device.type == "cuda":
+        tensor = tensor.pin_memory()  # a copy from pageable memory would wait for the stream
+    return tensor.to(device, non_blocking=True)
