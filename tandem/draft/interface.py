@@ -28,7 +28,7 @@ class Drafter(Protocol[S]):
         ...
 
     def follow(self, session: S, tokens: Sequence[int]) -> None:
-        """These tokens come behind all that was followed so far: the prompt, then what each round committed."""
+        """These tokens come behind all that was followed so far: the whole prompt first, then what each round wrote."""
         ...
 
     def propose(self, sessions: Sequence[S], limits: Sequence[int]) -> list[DraftTree]:

@@ -1,0 +1,124 @@
+"""Places where the last tokens stood before vote on what comes next: their continuations become a small tree.
+
+Pure: continuations and weights in, a tree out.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Container, Sequence
+from typing import Final, NamedTuple
+
+from tandem.draft.tree import NO_GUESS, ROOT, DraftTree, Origin
+
+MOST_VOTES: Final = 64  # places; what the others could say weighs little by then
+
+# A continuation nobody saw yet weighs this much, over the tokens that matched: one vote is no certainty, and the
+# longer a match, the surer what follows. 2 tokens and one vote: 1/2; 8 tokens: 4/5; 32 tokens: 16/17.
+_UNSEEN: Final = 2.0
+_RECENT: Final = 8.0  # places; the one that is this many behind the latest weighs half
+_LEAST: Final = 0.02  # paths less likely than this are not worth their place in a tree
+
+
+class Vote(NamedTuple):
+    """One place's word on what comes next."""
+
+    tokens: Sequence[int]  # its continuation, from the place on
+    match: int  # tokens before it that are the same as the last ones
+    rank: int  # places of the same text that are later
+    trust: float = 1.0  # in the text it stands in: 1 is this request's own
+    realm: int = 0  # which text that is; places of one realm are right about equally often
+
+
+def weight(vote: Vote, longest: int) -> float:
+    """Of a vote beside others of which the longest match has `longest` tokens: half for each token less."""
+    return float(vote.trust * 0.5 ** (longest - vote.match) / (1.0 + vote.rank / _RECENT))
+
+
+def length_class(tokens: int) -> int:
+    """0, 1, 2-3, 4-7, 8-15, 16-31, 32 and more."""
+    return min(tokens, 32).bit_length()
+
+
+class _Branch(NamedTuple):
+    """Not yet in the tree. Ordered as the heap needs it: the likeliest first, then the first found."""
+
+    minus_score: float
+    number: int
+    parent: int
+    depth: int
+    voters: list[int]
+
+
+def elect(votes: Sequence[Vote], limit: int, ends: Container[int], source: str, run: int) -> DraftTree:
+    """The at most `limit` likeliest guesses. A node's score is the product, along its path, of the share its token
+    got of the votes that had agreed so far, the unseen among them.
+
+    No token of `ends` is guessed, and nothing behind one: a text that ended votes against all that go on, and the
+    model's own end comes for free.
+
+    A node's match class is that of the tokens that match when it is checked: those at the start and its own parents.
+    `Origin.match` is `realm * 10 + length_class`.
+    """
+    if not votes or limit <= 0:
+        return NO_GUESS
+    longest = max(vote.match for vote in votes)
+    weights = [weight(vote, longest) for vote in votes]
+    tokens: list[int] = []
+    parents: list[int] = []
+    scores: list[float] = []
+    origins: list[Origin] = []
+    open_branches: list[_Branch] = []
+    number = 0
+
+    def split(parent: int, depth: int, voters: list[int], score: float) -> None:
+        """One branch for each token that follows at some of these places."""
+        nonlocal number
+        match = max(votes[voter].match for voter in voters) + depth
+        total = sum(weights[voter] for voter in voters) + _UNSEEN / match
+        for same in _by_token(votes, voters, depth, ends):
+            share = score * sum(weights[voter] for voter in same) / total
+            if share >= _LEAST:
+                number += 1
+                heapq.heappush(open_branches, _Branch(-share, number, parent, depth, same))
+
+    split(ROOT, 0, list(range(len(votes))), 1.0)
+    while open_branches and len(tokens) < limit:
+        minus_score, _, parent, depth, voters = heapq.heappop(open_branches)
+        best = votes[max(voters, key=lambda voter: (votes[voter].match, votes[voter].trust))]
+        tokens.append(best.tokens[depth])
+        parents.append(parent)
+        scores.append(-minus_score)
+        origins.append(Origin(source, best.realm * 10 + length_class(best.match + depth), run))
+        split(len(tokens) - 1, depth + 1, voters, -minus_score)
+    return _in_pre_order(tokens, parents, scores, origins)
+
+
+def _by_token(votes: Sequence[Vote], voters: list[int], depth: int, ends: Container[int]) -> list[list[int]]:
+    """The voters whose text goes on at this depth, those of one token together."""
+    groups: dict[int, list[int]] = {}
+    for voter in voters:
+        continuation = votes[voter].tokens
+        if depth < len(continuation) and continuation[depth] not in ends:
+            groups.setdefault(continuation[depth], []).append(voter)
+    return list(groups.values())
+
+
+def _in_pre_order(tokens: list[int], parents: list[int], scores: list[float], origins: list[Origin]) -> DraftTree:
+    """Nodes were found likeliest first; siblings keep that order."""
+    children: dict[int, list[int]] = {}
+    for node, parent in enumerate(parents):
+        children.setdefault(parent, []).append(node)
+    order: list[int] = []
+    waiting = children.get(ROOT, [])[::-1]
+    while waiting:
+        node = waiting.pop()
+        order.append(node)
+        waiting += children.get(node, [])[::-1]
+    place = {node: at for at, node in enumerate(order)} | {ROOT: ROOT}
+    return DraftTree(
+        tuple(tokens[node] for node in order),
+        tuple(place[parents[node]] for node in order),
+        tuple(scores[node] for node in order),
+        tuple(origins[node] for node in order),
+    )
