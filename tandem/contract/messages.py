@@ -61,9 +61,10 @@ class Grammar(Struct, frozen=True):
 class Reasoning(Struct, frozen=True):
     """How a model's thinking block is told from its answer, and how long it may get."""
 
-    open: tuple[int, ...]  # the tokens that begin it; empty when the prompt has begun it
+    open: tuple[int, ...]  # the tokens that begin it; empty when only the prompt begins it
     close: tuple[int, ...]  # the tokens that end it
     max_tokens: int | None = None  # of thinking; then the engine writes `close` itself. None: no limit
+    begun: bool = False  # the prompt has begun it; always so where `open` is empty
 
 
 class Generate(Message, frozen=True):
@@ -181,6 +182,7 @@ class Finished(Message, frozen=True):
     accepted: int = 0  # of them, the model's own choice
     reasoning_tokens: int = 0
     loop: Loop | None = None  # seen, whether or not it ended the answer
+    runaway: bool = False  # it was still thinking when most of its answer's room was used up
 
 
 class RefusalCode(StrEnum):

@@ -30,6 +30,7 @@ Lowest = Callable[[Row], float]  # of the values still in play: the lowest that 
 GREEDY_BELOW: Final = 1e-5  # a temperature that moves no token: noise of at most 23 times this
 _64_BITS: Final = 2**64 - 1
 _BLOCK: Final = 64  # values
+_LAST_BEFORE_1: Final = np.float32(2.0**-24 - 1)  # below 0
 _SURE_MASS: Final = (1e-2, 1e-4, 1e-7)  # relative weights at which a nucleus is looked for before a full sort
 
 
@@ -127,11 +128,13 @@ def gumbel_of(words: NDArray[np.uint32]) -> Noise:
     """Equally likely words -> Gumbel noise, highest for the lowest word.
 
     `-log(-log1p(-v))` of v = (word + 1/2) / 2**32 is exact for small v, which is the tail that wins: it ends at
-    22.9. At the other end v rounds to 1 and the noise is -inf, a token that is not drawn.
+    22.9. At the other end v stops short of rounding to 1: its noise of -inf could cost the one token that a mask
+    leaves, and another one would be drawn.
     """
     noise = words.astype(np.float32)
     noise += np.float32(0.5)
     noise *= np.float32(-(2.0**-32))
+    np.maximum(noise, _LAST_BEFORE_1, out=noise)
     with np.errstate(divide="ignore"):
         np.log1p(noise, out=noise)
     np.negative(noise, out=noise)
