@@ -54,6 +54,7 @@ class Drafting:
         prices: Staircase,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
+        self.nodes = nodes  # the most guesses a slot brings to a round
         self.drafted: dict[str, int] = {}  # guesses checked, by source
         self.accepted: dict[str, int] = {}  # of them, the model's own choice
         self.draft_seconds = 0.0
