@@ -72,6 +72,11 @@ def read_words(directory: Path) -> Words:
             f"{file} has the token id {last:,}, and {CONFIG} describes a model of {vocab_size:,} ids",
             "take tokenizer and weights of one and the same model",
         )
+    if unknown := sorted(set(ends) - set(ordinary.values()) - {each.id for each in added}):
+        raise CannotStart(
+            f"{directory} ends answers with the token id {unknown[0]:,}, which {file} does not have",
+            "take tokenizer and weights of one and the same model",
+        )
     return Words(
         ordinary=ordinary,
         added=added,

@@ -19,10 +19,14 @@ class Detokenizer:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._bytes_of = tokenizer.bytes_of
-        self._decode = _utf8("replace").decode
+        self._decoder = _utf8("replace")
 
     def push(self, token: int) -> str:
-        return self._decode(self._bytes_of[token])
+        return self._decoder.decode(self._bytes_of[token])
+
+    @property
+    def is_inside_character(self) -> bool:
+        return bool(self._decoder.getstate()[0])
 
 
 def decode(tokenizer: Tokenizer, tokens: Iterable[int]) -> str:

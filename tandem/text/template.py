@@ -16,9 +16,11 @@ from typing import Any, Final, NoReturn
 
 import jinja2
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from msgspec import structs
 
-from tandem.contract.messages import Marks
+from tandem.contract.messages import Marks, Reasoning
 from tandem.errors import CannotStart
+from tandem.text.reasoning import find_reasoning, opens_thinking
 from tandem.text.tokenizer import Tokenizer
 
 
@@ -32,6 +34,7 @@ class ChatMessage:
 class Prompt:
     tokens: tuple[int, ...]
     marks: Marks
+    reasoning: Reasoning | None = None  # without a limit; None where the model answers at once, or nobody knows
 
 
 class TemplateRefused(ValueError):
@@ -54,13 +57,15 @@ class ChatTemplate:
             "eos_token": vocabulary.text_of(vocabulary.eos),
         }
         self._tokenizer = tokenizer
+        self._reasoning = find_reasoning(tokenizer)
         try:
             self._template = environment.from_string(vocabulary.chat_template)
         except jinja2.TemplateSyntaxError as error:
             raise CannotStart(f"the model's chat template is broken in line {error.lineno}: {error.message}") from error
 
-    def prompt(self, messages: Sequence[ChatMessage]) -> Prompt:
-        """Ids and marks, ready for the answer. At least one message.
+    def prompt(self, messages: Sequence[ChatMessage], thinks: bool = True) -> Prompt:
+        """Ids and marks, ready for the answer. At least one message. Without `thinks`, a template that can ask for an
+        answer without thinking does.
 
         Messages go to the template as they came. Only when it refuses them are equal neighbours merged, then system
         messages folded into the user's turn. Raises `TemplateRefused` with the sentence of the first refusal.
@@ -70,19 +75,22 @@ class ChatTemplate:
         refusals = []
         for form in (_as_they_came, _merged, _folded):
             try:
-                return self._rendered(form(guarded), mark)
+                return self._rendered(form(guarded), mark, thinks)
             except TemplateRefused as refusal:
                 refusals.append(refusal)
         raise refusals[0]
 
-    def _rendered(self, messages: Sequence[ChatMessage], mark: str) -> Prompt:
+    def _rendered(self, messages: Sequence[ChatMessage], mark: str, thinks: bool) -> Prompt:
         """The prefix that the shorter rendering shares with the whole one is where a part of the prompt ends."""
-        text = self._render(messages, add_generation_prompt=True)
+        text = self._render(messages, add_generation_prompt=True, thinks=thinks)
         first_user = next((n for n, message in enumerate(messages, 1) if message.role == "user"), len(messages))
         head = self._try_render(messages[:first_user])
         ends = (_shared(text, head), _shared(text, self._try_render(messages)))
         tokens, (head_end, messages_end) = self._tokenizer.encode_with_places(text, ends, mark)
-        return Prompt(tuple(tokens), Marks(head_end=head_end, messages_end=messages_end))
+        reasoning = self._reasoning
+        if reasoning is not None:
+            reasoning = structs.replace(reasoning, begun=opens_thinking(tokens[messages_end:], reasoning))
+        return Prompt(tuple(tokens), Marks(head_end=head_end, messages_end=messages_end), reasoning)
 
     def _try_render(self, messages: Sequence[ChatMessage]) -> str:
         """Without the generation prompt; nothing when the template does not take this part alone."""
@@ -91,11 +99,12 @@ class ChatTemplate:
         except TemplateRefused:
             return ""
 
-    def _render(self, messages: Sequence[ChatMessage], add_generation_prompt: bool) -> str:
+    def _render(self, messages: Sequence[ChatMessage], add_generation_prompt: bool, thinks: bool = True) -> str:
         turns = [{"role": message.role, "content": message.content} for message in messages]
+        wishes = {} if thinks else {"enable_thinking": False}  # left out, the template's own default holds
         try:
             return self._template.render(
-                messages=turns, tools=None, documents=None, add_generation_prompt=add_generation_prompt
+                messages=turns, tools=None, documents=None, add_generation_prompt=add_generation_prompt, **wishes
             )
         except (jinja2.TemplateError, TypeError, ValueError, LookupError, ArithmeticError) as error:
             raise error if isinstance(error, TemplateRefused) else TemplateRefused(str(error)) from error
