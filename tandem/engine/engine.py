@@ -28,14 +28,16 @@ from tandem.contract.messages import (
     SetLive,
 )
 from tandem.contract.plan import EnginePlan, Live, SlotPlan
+from tandem.draft.drafting import Drafting
+from tandem.draft.price import Staircase
 from tandem.engine import round
 from tandem.engine.admit import RowCost
+from tandem.engine.choice import choice_for
 from tandem.engine.gate import find_refusal
 from tandem.engine.letters import Leave, PeerGone, Received, Sent
 from tandem.engine.outbox import Outbox
 from tandem.engine.round import running_on
 from tandem.engine.row_memory import FirstWrite
-from tandem.engine.sample import make_choice
 from tandem.engine.schedule import Key, Schedule, Start
 from tandem.engine.slot import Failed, Request, Sequence, Slot
 from tandem.memory.kvpool import KVPool
@@ -62,17 +64,27 @@ class World:
 
 class Engine:
     def __init__(
-        self, model: Model, plan: EnginePlan, live: Live, room: int, world: World, pages: PageBackend | None = None
+        self,
+        model: Model,
+        plan: EnginePlan,
+        live: Live,
+        room: int,
+        world: World,
+        pages: PageBackend | None = None,
+        drafting: Drafting | None = None,
     ) -> None:
         """`room` is what the floor and all requests share: the machine's memory less the engine's own, in bytes.
 
         With `pages` the KV pool is on: rows have memory from the pass that writes them to the end of their request.
+        Without `drafting` every round writes one token a slot.
         """
         cost = RowCost(plan.bytes_a_token, plan.workspace)
         pool = KVPool(pages, plan.kv_margin_rows, self._make_room) if pages else None
         self.schedule = Schedule([_build_slot(slot, model, cost, pool) for slot in plan.slots], plan.chunk, cost)
         self._pool = pool
         self._model = model
+        self._drafting = drafting or no_drafting()
+        self._ends_loops = plan.end_loops
         self._chunk = plan.chunk
         self._live = live
         self._room = room
@@ -126,13 +138,14 @@ class Engine:
             marks=Marks(rows, rows),
             own_work=True,
         )
-        choose = make_choice(ask.sampling, ask.tokens, self._model.config.vocab, seed=0)
-        slot.begin(Sequence(Request(0, ask, 0.0), choose, max_tokens=2, resumed=0, admitted=0.0, read=0))
+        drafting = no_drafting()
+        choice, followed = choice_for(ask, self._model.config.vocab, seed=0), drafting.begin(slot.state, ask.scope)
+        slot.begin(Sequence(Request(0, ask, 0.0), choice, followed, max_tokens=2, resumed=0, admitted=0.0, read=0))
         while not running_on(slot).end:
             if running_on(slot).is_reading:
                 round.read_chunk(self._model, slot, self._chunk)
             else:
-                round.step(self._model, [slot])
+                round.step(self._model, [slot], drafting, self._world.clock)
         ended = slot.end(0.0)
         slot.forget()
         if isinstance(ended.end, Failed):
@@ -205,6 +218,7 @@ class Engine:
             self._give_up()
         for slot in self.schedule.ended:
             sequence = slot.end(now)
+            sequence.followed.end()
             self.schedule.note_duration(now - sequence.admitted)
             self._outbox.ended(sequence, now)
 
@@ -231,8 +245,11 @@ class Engine:
     def _begin(self, start: Start, now: float) -> None:
         ask, route = start.request.ask, start.route
         seed = self._world.noise() if ask.sampling.seed is None else ask.sampling.seed
-        choose = make_choice(ask.sampling, ask.tokens, self._model.config.vocab, seed)
-        sequence = Sequence(start.request, choose, route.max_tokens, route.resume_at, now, route.resume_at)
+        choice = choice_for(ask, self._model.config.vocab, seed)
+        followed = self._drafting.begin(start.slot.state, ask.scope)
+        ends_loops = ask.end_loops or self._ends_loops
+        rows = route.resume_at
+        sequence = Sequence(start.request, choice, followed, route.max_tokens, rows, now, rows, ends_loops)
         start.slot.begin(sequence)
         self._outbox.started(start.request, route, running=len(self.schedule.running))
         self._outbox.phase(sequence)
@@ -253,7 +270,7 @@ class Engine:
             running=running,
             waiting_memory=self.schedule.num_waiting_for_memory,
             slots=tuple(slot.view for slot in self.schedule.slots),
-            counters=self._outbox.tally.counters(),
+            counters=self._outbox.tally.counters(self._drafting),
             kv=tuple(chain.from_iterable(slot.memory.usage for slot in self.schedule.slots)),
             facts=self._facts,
         )
@@ -290,10 +307,10 @@ class Engine:
         bucket = self._model.row_bucket
         for together in (writing[at : at + bucket] for at in range(0, len(writing), bucket)):
             began = self._world.clock()
-            taking_part = round.step(self._model, together)
+            done = round.step(self._model, together, self._drafting, self._world.clock)
             ended = self._world.clock()
-            if taking_part:
-                self._outbox.tally.note_round(taking_part, ended - began)
+            if done.slots:
+                self._outbox.tally.note_round(done, ended - began)
             for slot in together:
                 self._outbox.tokens(running_on(slot), ended)
         self._chunk_was_last = False
@@ -303,6 +320,10 @@ class Engine:
         if self._pool:
             self._pool.check_integrity()
         assert self._leave_by is None or self._draining, "who leaves takes nothing new"
+
+
+def no_drafting() -> Drafting:
+    return Drafting((), nodes=0, prices=Staircase())
 
 
 def _build_slot(plan: SlotPlan, model: Model, cost: RowCost, pool: KVPool | None) -> Slot:

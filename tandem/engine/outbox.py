@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from tandem.contract.messages import (
     Counters,
@@ -19,7 +19,9 @@ from tandem.contract.messages import (
     Started,
     Tokens,
 )
+from tandem.draft.drafting import Drafting
 from tandem.engine.letters import Sent
+from tandem.engine.round import Round
 from tandem.engine.route import Route
 from tandem.engine.slot import Failed, Request, Sequence
 
@@ -41,18 +43,23 @@ class Tally:
     peak_running: int = 0
     round_seconds: float = 0.0
     prefill_seconds: float = 0.0
+    rounds_by_rows: dict[int, int] = field(default_factory=dict)
 
-    def counters(self) -> Counters:
-        values = {name: getattr(self, name) for name in Counters.__struct_fields__}
-        return Counters(**{**values, "rounds_by_size": dict(self.rounds_by_size)})
+    def counters(self, drafting: Drafting) -> Counters:
+        """With what drafting counts itself."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        values |= {name: dict(getattr(self, name)) for name in ("rounds_by_size", "rounds_by_rows")}
+        drafted, accepted = dict(drafting.drafted), dict(drafting.accepted)
+        return Counters(**values, drafted=drafted, accepted=accepted, draft_seconds=drafting.draft_seconds)
 
     def note_chunk(self, rows: int, seconds: float) -> None:
         self.prefill_rows += rows
         self.prefill_seconds += seconds
 
-    def note_round(self, slots: int, seconds: float) -> None:
-        self.rounds_by_size[slots] = self.rounds_by_size.get(slots, 0) + 1
-        self.rows += slots
+    def note_round(self, round: Round, seconds: float) -> None:
+        self.rounds_by_size[round.slots] = self.rounds_by_size.get(round.slots, 0) + 1
+        self.rounds_by_rows[round.rows] = self.rounds_by_rows.get(round.rows, 0) + 1
+        self.rows += round.rows
         self.round_seconds += seconds
 
 
@@ -85,10 +92,11 @@ class Outbox:
 
     def tokens(self, sequence: Sequence, now: float) -> None:
         """What the sequence wrote since it was asked last; nothing when that is nothing."""
-        if fresh := sequence.take_untold():
+        fresh, scores = sequence.take_untold()
+        if fresh:
             sequence.first_token = sequence.first_token or now
             self.tally.committed_tokens += len(fresh)
-            self.tell(sequence.request.peer, Tokens(sequence.request.ask.id, fresh))
+            self.tell(sequence.request.peer, Tokens(sequence.request.ask.id, fresh, scores))
 
     def ended(self, sequence: Sequence, now: float) -> None:
         request = sequence.request
@@ -107,6 +115,11 @@ class Outbox:
             queue_seconds=sequence.admitted - request.arrived,
             prefill_seconds=first - sequence.admitted,
             decode_seconds=now - first,
+            rounds=sequence.rounds,
+            drafted=sequence.drafted,
+            accepted=sequence.accepted,
+            reasoning_tokens=sequence.choice.num_thinking(sequence.written),
+            loop=sequence.choice.watch.seen,
         )
         self.tell(request.peer, finished)
 

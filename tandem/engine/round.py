@@ -6,19 +6,26 @@ A pass that raises ends the requests it carried, and nothing else.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 from tandem.contract.messages import RefusalCode
+from tandem.draft.drafting import Bid, Drafting
+from tandem.draft.tree import DraftTree
 from tandem.engine.slot import Failed, Sequence, Slot
 from tandem.memory.pages import CommitRefused
 from tandem.model.interface import Block, Model, Wants
+from tandem.model.tree import Tree
 
 log = logging.getLogger("tandem.engine")
+
+Logits = NDArray[np.float32]  # [rows, vocab]
 
 NO_MEMORY_RETRY: Final = 15.0  # seconds; by then some request has given its rows back
 
@@ -34,33 +41,72 @@ def commit(slot: Slot, rows: int) -> bool:
     return True
 
 
-def step(model: Model, slots: list[Slot]) -> int:
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What one was, to be counted."""
+
+    slots: int = 0  # that took part
+    rows: int = 0  # of the joint pass, guesses included
+
+
+def step(model: Model, slots: list[Slot], drafting: Drafting, clock: Callable[[], float]) -> Round:
     """One round over writing slots: draft, one joint pass, accept, commit. At most `model.row_bucket` rows.
 
-    Returns how many slots took part: a slot that gets no memory for its next row does not.
+    A slot that gets no memory for its next row does not take part.
     """
     slots = [slot for slot in slots if commit(slot, slot.rows + 1)]
     if not slots:
-        return 0
+        return Round()
+    rows = len(slots)
     with ending_only(slots):
-        blocks = [draft(slot) for slot in slots]
-        logits = model.forward(blocks)  # [rows of all blocks, vocab]
-        for slot, block, rows in zip(slots, blocks, torch.split(logits, [block.rows for block in blocks]), strict=True):
-            with ending_only([slot]):
-                chosen = accept(running_on(slot), rows)
-                slot.wrote(block.start + len(chosen))
-                running_on(slot).commit(chosen)
-    return len(slots)
+        guesses = drafting.propose([bid(slot, drafting.nodes) for slot in slots], model.row_bucket)
+        blocks = [draft(slot, tree) for slot, tree in zip(slots, guesses.trees, strict=True)]
+        began = clock()
+        logits = model.forward(blocks).numpy(force=True)
+        rows = len(logits)
+        by_slot = np.split(logits, np.cumsum([block.rows for block in blocks[:-1]]))
+        chosen = [accept(*each) for each in zip(slots, guesses.trees, by_slot, strict=True)]
+        drafting.learn(guesses, chosen, clock() - began)
+    return Round(len(slots), rows)
 
 
-def draft(slot: Slot) -> Block:
-    """The last written token, whose row is still missing. Guesses would stand behind it."""
-    return Block(torch.tensor(running_on(slot).written[-1:]), slot.rows, slot.state, Wants.ALL)
+def bid(slot: Slot, nodes: int) -> Bid:
+    """Guesses only as many as may still be written, so that their rows have room in the slot and in its reservation;
+    and none where memory refuses to hold them."""
+    sequence = running_on(slot)
+    limit = min(nodes, sequence.tokens_left - 1)
+    try:
+        slot.memory.commit(slot.rows + 1 + limit)
+    except CommitRefused:
+        limit = 0
+    return Bid(sequence.followed, slot.rows, limit, sequence.choice.forced(sequence.written))
 
 
-def accept(sequence: Sequence, rows: Tensor) -> list[int]:
-    """The guesses that the model's own choice confirms, and its next choice, which comes with them for free."""
-    return [sequence.choose(rows[0].numpy(force=True), sequence.written)]
+def draft(slot: Slot, tree: DraftTree) -> Block:
+    """The last written token, whose row is still missing, and the guesses behind it."""
+    tokens = torch.tensor([running_on(slot).written[-1], *tree.tokens])
+    return Block(tokens, slot.rows, slot.state, Wants.ALL, Tree(tree.to_block_parents()) if tree.nodes else None)
+
+
+def accept(slot: Slot, tree: DraftTree, rows: Logits) -> list[int]:
+    """Write what the model chooses, going on behind each guess that it confirms: all that it chose, or nothing when
+    that failed. The slot keeps the rows of what was confirmed, whatever comes in between."""
+    sequence, chosen, path = running_on(slot), list[int](), [0]
+    before = len(sequence.written)
+    with ending_only([slot]):
+        chosen.append(sequence.write(rows[0]))
+        while sequence.end is None and (node := tree.child(path[-1] - 1, chosen[-1])) is not None:
+            path.append(node + 1)
+            chosen.append(sequence.write(rows[node + 1]))
+    with ending_only([slot]):
+        if tree.nodes:
+            slot.state.commit(path)
+        slot.wrote(slot.rows + len(path))
+        sequence.rounds += 1
+        sequence.drafted += tree.nodes
+        sequence.accepted += len(path) - 1
+        sequence.followed.follow(sequence.written[before:])
+    return [] if isinstance(sequence.end, Failed) else chosen
 
 
 def read_chunk(model: Model, slot: Slot, chunk: int) -> int:
@@ -78,7 +124,9 @@ def read_chunk(model: Model, slot: Slot, chunk: int) -> int:
         if end % chunk == 0:
             slot.keep(end)
         if not sequence.is_reading:
-            sequence.commit(accept(sequence, logits))
+            sequence.write(logits.numpy(force=True)[0])
+            sequence.followed.follow(prompt)
+            sequence.followed.follow(sequence.written)
     return end - start
 
 

@@ -5,12 +5,13 @@ Only the device thread touches a slot. Nothing here knows the queue or routing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tandem.contract.messages import FinishReason, Generate, RefusalCode, SlotView
+from tandem.contract.messages import FinishReason, Generate, RefusalCode, SlotView, TokenScore
+from tandem.draft.drafting import Followed
+from tandem.engine.choice import Choice
 from tandem.engine.row_memory import RowMemory
-from tandem.engine.sample import Choose
+from tandem.engine.sample import Row
 from tandem.model.interface import SequenceState
 
 
@@ -41,13 +42,19 @@ class Sequence:
     """One request on its slot: the prompt is read on the grid, then tokens are written one round at a time."""
 
     request: Request
-    choose: Choose
+    choice: Choice
+    followed: Followed
     max_tokens: int  # after the cut to the slot's room
     resumed: int  # rows that already lay in the slot
     admitted: float
     read: int  # rows of the prompt that lie in the slot
+    ends_loops: bool = False  # an answer that repeats itself without end is ended
     written: list[int] = field(default_factory=list)  # a stop token is not among them
+    scores: list[TokenScore] = field(default_factory=list)  # of the written tokens, where they are wanted
     told: int = 0  # written tokens that were sent
+    rounds: int = 0  # it took part in
+    drafted: int = 0  # guesses that were checked for it
+    accepted: int = 0  # of them, the model's own choice
     first_token: float | None = None
     last_chunk: int = -1  # the turn of its last prefill chunk
     end: FinishReason | Failed | None = None
@@ -64,19 +71,25 @@ class Sequence:
     def tokens_left(self) -> int:
         return 0 if self.end else self.max_tokens - len(self.written)
 
-    def commit(self, tokens: Iterable[int]) -> None:
-        """Take over what the model chose, up to a stop token or the last one allowed."""
-        for token in tokens:
-            if token in self.request.ask.stop_tokens:
-                self.end = FinishReason.STOP
-                return
-            self.written.append(token)
-            if len(self.written) == self.max_tokens:
-                self.end = FinishReason.LENGTH
-                return
+    def write(self, row: Row) -> int:
+        """Choose the next token by its row and take it over, or end with it. The token is final, a stop token too."""
+        token = self.choice.choose(row, self.written)
+        if token in self.request.ask.stop_tokens:
+            self.end = FinishReason.STOP
+            return token
+        self.written.append(token)
+        if self.choice.score is not None:
+            self.scores.append(self.choice.score(row, token))
+        loop = self.choice.watch.follow((token,))
+        if len(self.written) == self.max_tokens:
+            self.end = FinishReason.LENGTH
+        elif loop is not None and self.ends_loops:
+            self.end = FinishReason.LOOP
+        return token
 
-    def take_untold(self) -> tuple[int, ...]:
-        fresh = tuple(self.written[self.told :])
+    def take_untold(self) -> tuple[tuple[int, ...], tuple[TokenScore, ...]]:
+        """What was written since it was asked last, and its scores."""
+        fresh = tuple(self.written[self.told :]), tuple(self.scores[self.told :])
         self.told = len(self.written)
         return fresh
 
@@ -170,6 +183,7 @@ class Slot:
             return
         assert sequence.resumed <= sequence.read <= len(sequence.prompt), f"read of {self.view}"
         assert sequence.told <= len(sequence.written) <= sequence.max_tokens, f"written of {self.view}"
+        assert sequence.accepted <= sequence.drafted, f"guesses of {self.view}"
         assert len(sequence.prompt) + sequence.max_tokens <= self.window, f"room of {self.view}"
         if sequence.end is None:
             unread = max(0, len(sequence.written) - 1)  # the last written token has no row yet

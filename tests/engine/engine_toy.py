@@ -38,11 +38,13 @@ from tandem.contract.plan import (
     SamplingDefaults,
     SlotPlan,
 )
+from tandem.draft.drafting import Drafting
 from tandem.engine.engine import Engine, World
 from tandem.engine.letters import Leave, PeerGone, Received, Sent
 from tandem.memory.pages import PageBackend
 from tandem.model.config import ModelConfig
 from tandem.model.interface import Allocate, Block, SequenceState, Wants, allocate_at_once
+from tandem.model.tree import Tree, chain
 
 VOCAB = 64
 CHUNK = 4
@@ -58,13 +60,26 @@ class ToyState(SequenceState):
     def __init__(self, window: int, allocate: Allocate) -> None:
         self.window = window
         self.hashes = allocate((window,), torch.int64, 0, "attention").numpy().view(np.uint64)
+        self.open_tree: tuple[int, Tree] | None = None  # start and shape of a block that is not settled
+
+    def begin(self, start: int, rows: int, settled: bool) -> None:
+        assert self.open_tree is None or start == 0, "the last tree is not settled"
+        assert 0 <= start <= self.window - rows, "a block outside its window"
+        self.open_tree = None
+
+    def commit(self, path: Sequence[int]) -> None:
+        assert self.open_tree is not None, "no tree to commit"
+        start, tree = self.open_tree
+        assert tree.is_path(path)
+        self.hashes[start : start + len(path)] = self.hashes[[start + row for row in path]]
+        self.open_tree = None
 
 
 class ToyModel:
     """Writes by hashing what its state holds: a wrong start, a stale row or a row of another sequence shows at once.
 
-    Rows of a chunk of another length hash differently, as products of another shape round differently; rows of one
-    pass do not depend on the other blocks of it.
+    Rows of a chunk of another length hash differently, as products of another shape round differently; rows that are
+    written do not depend on the other rows of their pass.
     """
 
     config = CONFIG
@@ -84,13 +99,19 @@ class ToyModel:
         wanted: list[np.ndarray] = []
         for block in blocks:
             state = block.state
-            assert isinstance(state, ToyState) and block.start + block.rows <= state.window
-            last = mix(int(state.hashes[block.start - 1]) if block.start else 0)
-            rows = []
+            assert isinstance(state, ToyState)
+            tree = block.tree or chain(block.rows)
+            assert tree.rows == block.rows
+            state.begin(block.start, block.rows, settled=block.tree is None)
+            state.open_tree = (block.start, tree) if block.tree else None
+            before = mix(int(state.hashes[block.start - 1]) if block.start else 0)
+            hashes: list[int] = []
+            length = 1 if block.wants is Wants.ALL else block.rows
             for row, token in enumerate(block.tokens.tolist()):
-                last = mix(last * 31 + token * 7919 + block.rows)
-                state.hashes[block.start + row] = last
-                rows.append(logits_of(last))
+                last = hashes[tree.parents[row]] if row else before
+                hashes.append(mix(last * 31 + token * 7919 + length))
+            state.hashes[block.start : block.start + block.rows] = hashes
+            rows = [logits_of(each) for each in hashes]
             wanted += {Wants.ALL: rows, Wants.LAST: rows[-1:], Wants.NONE: []}[block.wants]
         return torch.from_numpy(np.array(wanted, dtype=np.float32).reshape(-1, VOCAB))
 
@@ -158,6 +179,8 @@ def ask(
     head_end: int | None = None,
     scope: str = "",
     own_work: bool = False,
+    top_logprobs: int | None = None,
+    end_loops: bool = False,
 ) -> Generate:
     head = len(prompt) if head_end is None else head_end
     return Generate(
@@ -169,6 +192,8 @@ def ask(
         marks=Marks(head, len(prompt)),
         own_work=own_work,
         scope=scope,
+        top_logprobs=top_logprobs,
+        end_loops=end_loops,
     )
 
 
@@ -224,6 +249,7 @@ def hand(
     row_bucket: int = 8,
     room: int = 64 * GIB,
     pages: PageBackend | None = None,
+    drafting: Drafting | None = None,
 ) -> Hand:
     model = ToyModel(row_bucket)
     driver: Hand
@@ -239,7 +265,7 @@ def hand(
         post=post,
     )
     driver = Hand(Engine.__new__(Engine), model)
-    driver.engine.__init__(model, plan or engine_plan(), limits or live(), room, world, pages)  # type: ignore[misc]
+    driver.engine.__init__(model, plan or engine_plan(), limits or live(), room, world, pages, drafting)  # type: ignore[misc]
     return driver
 
 

@@ -52,7 +52,7 @@ def test_a_request_is_told_its_life_in_order() -> None:
     states = [(message.state, message.done) for message in driver.progress("a")]
     reading, writing = RequestState.READING, RequestState.WRITING
     assert states == [(reading, 0), (reading, 4), (reading, 8), (writing, 10)]
-    assert driver.to("a")[-1] == Finished("a", FinishReason.LENGTH, 10, 0, 3, 0.0, 2.0, 3.0)
+    assert driver.to("a")[-1] == Finished("a", FinishReason.LENGTH, 10, 0, 3, 0.0, 2.0, 3.0, rounds=2)
 
 
 def test_every_round_sends_its_tokens_before_the_next_pass_begins() -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
-from engine_toy import CHUNK, ToyModel, ask
+from engine_toy import CHUNK, VOCAB, ToyModel, ask
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tandem.contract.messages import FinishReason
+from tandem.draft.drafting import Followed
 from tandem.engine.admit import RowCost
+from tandem.engine.choice import choice_for
 from tandem.engine.row_memory import FirstWrite
-from tandem.engine.sample import make_choice
 from tandem.engine.slot import Failed, Request, Resident, Sequence, Slot
 
 TOKENS = st.lists(st.integers(0, 2), max_size=30).map(tuple)
@@ -31,7 +33,11 @@ def test_shared_is_the_common_beginning_of_what_is_kept(
 
 def sequence(max_tokens: int = 4, stop: tuple[int, ...] = (9,), prompt: tuple[int, ...] = (1, 2)) -> Sequence:
     request = ask("a", prompt, max_tokens, stop=stop)
-    return Sequence(Request(1, request, 0.0), make_choice(request.sampling, prompt, 64, 0), max_tokens, 0, 0.0, 0)
+    return Sequence(Request(1, request, 0.0), choice_for(request, VOCAB, 0), Followed(), max_tokens, 0, 0.0, 0)
+
+
+def row_of(token: int) -> np.ndarray:
+    return np.eye(VOCAB, dtype=np.float32)[token]
 
 
 @pytest.mark.parametrize(
@@ -44,23 +50,32 @@ def sequence(max_tokens: int = 4, stop: tuple[int, ...] = (9,), prompt: tuple[in
         ([3, 4, 5, 6, 9], [3, 4, 5, 6], FinishReason.LENGTH),
     ],
 )
-def test_a_sequence_commits_up_to_its_end(chosen: list[int], written: list[int], end: FinishReason | None) -> None:
-    together, one_by_one = sequence(), sequence()
-    together.commit(chosen)
+def test_a_sequence_writes_up_to_its_end(chosen: list[int], written: list[int], end: FinishReason | None) -> None:
+    found = sequence()
     for token in chosen:
-        if one_by_one.end is None:
-            one_by_one.commit([token])
-    for found in (together, one_by_one):
-        assert (found.written, found.end) == (written, end)
+        if found.end is None:
+            assert found.write(row_of(token)) == token
+    assert (found.written, found.end) == (written, end)
 
 
 def test_untold_tokens_are_taken_once() -> None:
     found = sequence()
-    found.commit([3, 4])
-    assert found.take_untold() == (3, 4)
-    assert found.take_untold() == ()
-    found.commit([5])
-    assert found.take_untold() == (5,)
+    found.write(row_of(3))
+    found.write(row_of(4))
+    assert found.take_untold() == ((3, 4), ())
+    assert found.take_untold() == ((), ())
+    found.write(row_of(5))
+    assert found.take_untold() == ((5,), ())
+
+
+def test_scores_travel_with_the_tokens_they_are_of() -> None:
+    request = ask("a", (1, 2), 4, stop=(9,), top_logprobs=1)
+    found = Sequence(Request(1, request, 0.0), choice_for(request, VOCAB, 0), Followed(), 4, 0, 0.0, 0)
+    for token in (3, 4, 9):
+        found.write(row_of(token))
+    tokens, scores = found.take_untold()
+    assert tokens == (3, 4) and [each.top[0][0] for each in scores] == [3, 4]
+    assert all(each.chosen == each.top[0][1] for each in scores)
 
 
 def slot_with(rows: int, can_rewind: bool = True) -> Slot:

@@ -1,0 +1,76 @@
+"""How one request's tokens are chosen, and what is looked at while they are: its options become one object when it
+starts.
+
+Every chosen token is final, however its row was guessed, so whatever here remembers a text catches up on `written`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from tandem.conductor.monitor import LoopWatch
+from tandem.contract.messages import Generate, Loop, TokenScore
+from tandem.engine.sample import Change, Choose, Row, Written, make_choice
+from tandem.engine.scores import score
+from tandem.engine.thinking import Thinking
+
+Mask = Change  # what may not come is -inf in the row it answers with
+Forced = Callable[[Written], Sequence[int]]  # the tokens that must come next; guesses that cannot be wrong
+Score = Callable[[Row, int], TokenScore]
+
+
+class Watch(Protocol):
+    """Sees every written token, once and in order."""
+
+    @property
+    def seen(self) -> Loop | None:
+        """The last loop."""
+        ...
+
+    def follow(self, tokens: Sequence[int]) -> Loop | None:
+        """The loop that these tokens brought to light."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Of one request."""
+
+    choose: Choose
+    forced: Forced
+    score: Score | None  # of the tokens it writes; None where nobody wants them
+    watch: Watch
+    num_thinking: Callable[[Written], int]  # written tokens that are no answer
+
+
+def choice_for(ask: Generate, vocab: int, seed: int) -> Choice:
+    """`seed` is the noise's key: the request's own, or a fresh one."""
+    thinking = Thinking(ask.reasoning) if ask.reasoning is not None else None
+    masks: list[Mask] = []
+    forced: Forced = _nothing
+    if thinking is not None:
+        masks.append(thinking.limit)
+        forced = thinking.forced
+    return Choice(
+        make_choice(ask.sampling, ask.tokens, vocab, seed, masks),
+        forced,
+        _scoring(ask.top_logprobs),
+        LoopWatch(),
+        thinking.num_tokens if thinking is not None else _none,
+    )
+
+
+def _scoring(top: int | None) -> Score | None:
+    if top is None:
+        return None
+    return lambda row, chosen: score(row, chosen, top)
+
+
+def _nothing(written: Written) -> tuple[int, ...]:
+    return ()
+
+
+def _none(written: Written) -> int:
+    return 0
