@@ -6,7 +6,9 @@ Pure: continuations and weights in, a tree out.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import count
 from typing import Final, NamedTuple
 
 from tandem.draft.tree import NO_GUESS, ROOT, DraftTree, Origin
@@ -40,14 +42,22 @@ def length_class(tokens: int) -> int:
     return min(tokens, 32).bit_length()
 
 
+@dataclass(slots=True)
+class _Side:
+    """The voters whose texts have agreed so far."""
+
+    voters: list[int]  # the longest match first
+    weight: float
+
+
 class _Branch(NamedTuple):
     """Not yet in the tree. Ordered as the heap needs it: the likeliest first, then the first found."""
 
     minus_score: float
     number: int
     parent: int
-    depth: int
-    voters: list[int]
+    depth: int  # of the token: 0 is the first one guessed
+    side: _Side
 
 
 def elect(votes: Sequence[Vote], limit: int, ends: Container[int], source: str, run: int) -> DraftTree:
@@ -62,46 +72,50 @@ def elect(votes: Sequence[Vote], limit: int, ends: Container[int], source: str, 
     """
     if not votes or limit <= 0:
         return NO_GUESS
-    longest = max(vote.match for vote in votes)
-    weights = [weight(vote, longest) for vote in votes]
+    votes = sorted(votes, key=lambda vote: (-vote.match, -vote.trust))
+    weights = [weight(vote, votes[0].match) for vote in votes]
     tokens: list[int] = []
     parents: list[int] = []
     scores: list[float] = []
     origins: list[Origin] = []
     open_branches: list[_Branch] = []
-    number = 0
+    numbers = count()
 
-    def split(parent: int, depth: int, voters: list[int], score: float) -> None:
+    def split(parent: int, depth: int, side: _Side, score: float) -> None:
         """One branch for each token that follows at some of these places."""
-        nonlocal number
-        match = max(votes[voter].match for voter in voters) + depth
-        total = sum(weights[voter] for voter in voters) + _UNSEEN / match
-        for same in _by_token(votes, voters, depth, ends):
-            share = score * sum(weights[voter] for voter in same) / total
+        total = side.weight + _UNSEEN / (votes[side.voters[0]].match + depth)
+        for same in _sides(votes, weights, side.voters, depth, ends):
+            share = score * same.weight / total
             if share >= _LEAST:
-                number += 1
-                heapq.heappush(open_branches, _Branch(-share, number, parent, depth, same))
+                heapq.heappush(open_branches, _Branch(-share, next(numbers), parent, depth, same))
 
-    split(ROOT, 0, list(range(len(votes))), 1.0)
+    split(ROOT, 0, _Side(list(range(len(votes))), sum(weights)), 1.0)
     while open_branches and len(tokens) < limit:
-        minus_score, _, parent, depth, voters = heapq.heappop(open_branches)
-        best = votes[max(voters, key=lambda voter: (votes[voter].match, votes[voter].trust))]
+        minus_score, _, parent, depth, side = heapq.heappop(open_branches)
+        best = votes[side.voters[0]]
         tokens.append(best.tokens[depth])
         parents.append(parent)
         scores.append(-minus_score)
         origins.append(Origin(source, best.realm * 10 + length_class(best.match + depth), run))
-        split(len(tokens) - 1, depth + 1, voters, -minus_score)
+        split(len(tokens) - 1, depth + 1, side, -minus_score)
     return _in_pre_order(tokens, parents, scores, origins)
 
 
-def _by_token(votes: Sequence[Vote], voters: list[int], depth: int, ends: Container[int]) -> list[list[int]]:
+def _sides(
+    votes: Sequence[Vote], weights: Sequence[float], voters: Sequence[int], depth: int, ends: Container[int]
+) -> Iterable[_Side]:
     """The voters whose text goes on at this depth, those of one token together."""
-    groups: dict[int, list[int]] = {}
+    sides: dict[int, _Side] = {}
     for voter in voters:
         continuation = votes[voter].tokens
-        if depth < len(continuation) and continuation[depth] not in ends:
-            groups.setdefault(continuation[depth], []).append(voter)
-    return list(groups.values())
+        if depth >= len(continuation) or (token := continuation[depth]) in ends:
+            continue
+        if (side := sides.get(token)) is None:
+            sides[token] = _Side([voter], weights[voter])
+        else:
+            side.voters.append(voter)
+            side.weight += weights[voter]
+    return sides.values()
 
 
 def _in_pre_order(tokens: list[int], parents: list[int], scores: list[float], origins: list[Origin]) -> DraftTree:
