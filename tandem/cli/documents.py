@@ -38,24 +38,35 @@ def check(
     documents: Annotated[list[Path] | None, typer.Argument(help="Documents; default: appliance.yaml.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Say what is wrong with documents, or that nothing is."""
-    from tandem import config
-
+    """Say what is wrong with documents, and with weights that are here, or that nothing is."""
     status, findings = ExitStatus.GOOD, []
     for path in documents or [HERE]:
         try:
-            kind = config.check(path)
+            kind, cautions = _check(path)
         except TandemError as error:
             status = error.exit_status
             findings += _tell(error, as_json)
         else:
             if not as_json:
                 typer.echo(f"{path}: good ({kind})")
-                for caution in config.load(path).cautions if kind == "appliance" else ():
+                for caution in cautions:
                     typer.echo(f"warning: {caution}", err=True)
     if as_json:
         typer.echo(json.dumps({"errors": findings}, indent=1, ensure_ascii=False))
     raise typer.Exit(status)
+
+
+def _check(path: Path) -> tuple[str, tuple[str, ...]]:
+    """The kind of a good document, and what is allowed in it and seldom meant."""
+    from tandem import config
+    from tandem.director.weights import check_weights
+
+    kind = config.check(path)
+    if kind != "appliance":
+        return kind, ()
+    documents = config.load(path)
+    check_weights(documents)
+    return kind, documents.cautions
 
 
 def plan(
@@ -84,12 +95,15 @@ def _plan(appliance: Path, flags: list[str], box: str | None, other: Path | None
     from tandem.cli.plan_view import print_change, print_head, print_plan
     from tandem.config import load
     from tandem.contract.plan import encode_plan
+    from tandem.director.weights import check_weights
     from tandem.planner.compile import compile_plan
     from tandem.planner.diff import diff
     from tandem.planner.serving import resolve
 
     documents = load(appliance, flags)
     machine = _box(documents, box)
+    if not machine.declared:
+        check_weights(documents)
     if other is not None:
         before = compile_plan(documents, machine)
         after = compile_plan(replace(load(other, flags), path=documents.path, state=documents.state), machine)

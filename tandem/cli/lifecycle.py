@@ -53,6 +53,7 @@ def up(
     from tandem.cli.raising import ending_signals, raise_appliance
     from tandem.config import load
     from tandem.config.settings import as_variables
+    from tandem.director.weights import check_weights
     from tandem.memory.reading import read_box
     from tandem.planner.compile import compile_plan
 
@@ -65,7 +66,9 @@ def up(
     plan = compile_plan(documents, read_box())  # what does not fit is refused before anything is fetched
     make(Path(plan.paths.state))
     ensure_weights(documents)
-    plan = compile_plan(load(appliance, flags), read_box())
+    documents = load(appliance, flags)
+    check_weights(documents)
+    plan = compile_plan(documents, read_box())
     for warning in plan.warnings:
         typer.echo(f"warning: {warning}", err=True)
     raise typer.Exit(asyncio.run(raise_appliance(plan, detach=detach, variables=as_variables(flags))))

@@ -115,14 +115,16 @@ class Attendance:
         failed = [p for p in picture.programs if p.state == "failed" and p.kind in ("gateway", "engine")]
         if self._was_ready or not failed:
             return
-        self._fail(f"{failed[0].name} cannot come up: {failed[0].sentence}", failed[0].name)
+        refused = failed[0].exit_status == ExitStatus.DOES_NOT_FIT  # by what it found: no bug of ours
+        status = ExitStatus.DOES_NOT_FIT if refused else ExitStatus.OUR_BUG
+        self._fail(f"{failed[0].name} cannot come up: {failed[0].sentence}", failed[0].name, status)
 
     def _check_silence(self) -> None:
         if not self._stopping and not self._was_ready and time.monotonic() - self._quiet_since > DIRECTOR_PATIENCE:
             self._fail("the director does not come up", "director")
 
-    def _fail(self, sentence: str, program: str) -> None:
-        self._status = ExitStatus.OUR_BUG
+    def _fail(self, sentence: str, program: str, status: ExitStatus = ExitStatus.OUR_BUG) -> None:
+        self._status = status
         self._screen.settle()
         complain(f"error: {sentence}")
         for line in last_words(self._plan.paths, program):

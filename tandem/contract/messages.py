@@ -284,6 +284,7 @@ class ProgramStatus(Struct, frozen=True):
     restarts: int
     sentence: str = ""
     progress: float = 1.0  # of loading, 0 to 1
+    exit_status: int | None = None  # of its last crash; None: none yet, or a signal
 
 
 class ReloadReport(Struct, frozen=True):

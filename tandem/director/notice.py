@@ -72,7 +72,16 @@ def crash(record: Record, process: Process, now: float) -> Record:
     wait = min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(crashes - 1, 16))
     times = f", {crashes} times in a row" if crashes > 1 else ""
     sentence = f"{record.verdict or process.exit or 'died'}{times}; starts again in {format_duration(wait)}"
-    return become(record, ProgramState.BACKOFF, now, pid=None, until=now + wait, crashes=crashes, sentence=sentence)
+    return become(
+        record,
+        ProgramState.BACKOFF,
+        now,
+        pid=None,
+        until=now + wait,
+        crashes=crashes,
+        sentence=sentence,
+        exit_status=process.status,
+    )
 
 
 def notice_answer(record: Record, answer: Answer, program: Program | None, now: float) -> Record:

@@ -66,6 +66,7 @@ def program_status(name: str, state: State, answer: Answer, epoch: float) -> Pro
         restarts=record.restarts,
         sentence=f"does not answer ({answer.unanswered} of {UNANSWERED})" if silent else record.sentence,
         progress=record.progress if record.state is ProgramState.LOADING else 1.0,
+        exit_status=record.exit_status,
     )
 
 

@@ -43,6 +43,7 @@ def judge_documents(running: Plan, held: int) -> Judgement:
     """
     from tandem.config import load
     from tandem.config.report import render_error
+    from tandem.director.weights import check_weights
     from tandem.memory.reading import read_box
     from tandem.planner.compile import compile_plan
 
@@ -55,6 +56,8 @@ def judge_documents(running: Plan, held: int) -> Judgement:
                 f"the weights are not at {documents.weights.path}",
                 "`tandem pull` brings them; then save the document again",
             )
+        if _reads(plan) != _reads(running):
+            check_weights(documents)
     except DocumentError as error:
         return Judgement(error.files or running.documents, None, str(error), render_error(error, UNCHANGED))
     except TandemError as error:
@@ -64,6 +67,11 @@ def judge_documents(running: Plan, held: int) -> Judgement:
         sentence = f"our bug, its traceback is in the director's log: {error!r}"
         return Judgement(running.documents, None, sentence, f"{sentence}\n")
     return Judgement(plan.documents, plan)
+
+
+def _reads(plan: Plan) -> tuple[str, str, int]:
+    """What of a plan its weights have a say in."""
+    return plan.engine.weights, plan.engine.family, max(slot.window for slot in plan.engine.slots)
 
 
 def judge_edit(judge: Callable[[], Judgement], contents: Contents) -> tuple[Judgement, Contents]:

@@ -25,6 +25,7 @@ class Process(Struct, frozen=True):
     pid: int | None  # None: nothing runs
     stopping: bool = False  # TERM was sent
     exit: str = ""  # how the last process ended, as a clause: `exited with status 3`
+    status: int | None = None  # of that exit; None: there was none, or a signal
     last_words: str = ""  # the end of its log, once it has ended
 
 
@@ -86,6 +87,7 @@ class Record(Struct, frozen=True):
     restarts: int = 0  # after dying by itself, since the appliance came up
     progress: float = 0.0  # of loading, 0 to 1
     placement: Placement | None = None  # residency's last answer, of a role
+    exit_status: int | None = None  # its last crash's
     verdict: str = ""  # why the director kills this process; becomes the reason of the crash
     sentence: str = ""
 

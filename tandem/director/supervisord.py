@@ -99,7 +99,8 @@ class Supervisord:
             return Process(pid=info["pid"], stopping=state == "STOPPING")
         if name in self._refused:
             return Process(pid=None, exit=self._refused[name])
-        return Process(pid=None, exit=_exit(info), last_words=_tail(info["stdout_logfile"]) if info["stop"] else "")
+        last_words = _tail(info["stdout_logfile"]) if info["stop"] else ""
+        return Process(pid=None, exit=_exit(info), status=_status(info), last_words=last_words)
 
     def _forgiving(self, faults: set[int], method: Callable[..., T], *arguments: object) -> None:
         """A fault that says the thing is already so is no failure: the next look decides."""
@@ -153,6 +154,11 @@ def _exit(info: dict[str, Any]) -> str:
     if info["exitstatus"] == -1:  # supervisord keeps no more than that
         return "was killed by a signal"
     return f"exited with status {info['exitstatus']}"
+
+
+def _status(info: dict[str, Any]) -> int | None:
+    ended = info["stop"] and info["statename"] not in ("BACKOFF", "FATAL") and info["exitstatus"] != -1
+    return int(info["exitstatus"]) if ended else None
 
 
 def _tail(file: str) -> str:

@@ -25,6 +25,7 @@ from tandem.memory.cuda_pages import CudaPages
 from tandem.memory.host_pages import HostPages
 from tandem.memory.pages import PageBackend
 from tandem.memory.reading import read_memory
+from tandem.model.inspection import family_of
 from tandem.model.interface import Model
 from tandem.model.loading import load
 from tandem.units import format_bytes
@@ -37,6 +38,7 @@ Load = Callable[[Path, str, int, Callable[[float], None]], Model]
 def run(plan: Plan, link: Link, load: Load = load) -> None:
     """Returns when the engine has left; raises what loading or warming up raises, and our own bugs."""
     began = time.monotonic()
+    _check_family(plan.engine)
     model = load(Path(plan.engine.weights), plan.engine.compute, plan.engine.threads, _telling(link))
     _check_windows(plan.engine, model.config.window)
     engine = Engine(model, plan.engine, plan.live, _room(), _world(link), _pages(plan.engine))
@@ -60,6 +62,16 @@ def collect(inbox: SimpleQueue[Received], patience: float) -> list[Received]:
             letters.append(inbox.get_nowait())
     except Empty:
         return letters
+
+
+def _check_family(plan: EnginePlan) -> None:
+    """Raises `CannotStart` for weights of another family than the profile's; weights that are absent are `load`'s."""
+    path = Path(plan.weights)
+    if path.exists() and (found := family_of(path)) != plan.family:
+        raise CannotStart(
+            f"the profile says `family: {plan.family}`, and {path} holds a model of the family `{found}`",
+            f"write `family: {found}` in the profile, or name the weights of a `{plan.family}` model",
+        )
 
 
 def _check_windows(plan: EnginePlan, trained: int) -> None:

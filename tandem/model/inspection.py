@@ -73,6 +73,14 @@ def inspect(path: Path) -> Inspection:
     return _inspect_directory(path) if path.is_dir() else _inspect_gguf(path)
 
 
+def family_of(path: Path) -> str:
+    """The family alone, as `inspect` names it, from one header. Raises `CannotStart` as `inspect` does."""
+    if path.is_dir():
+        return read_architecture(Fields(path / CONFIG, read_config(path))).family
+    with GgufFile(path) as file:
+        return file.architecture
+
+
 def _inspect_directory(directory: Path) -> Inspection:
     architecture = read_architecture(Fields(directory / CONFIG, read_config(directory)))
     groups, formats = _sums(_tensors(read_directory(directory)))

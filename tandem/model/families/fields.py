@@ -71,7 +71,10 @@ class Fields:
         )
 
     def refuse(self, what: str) -> WrongWeights:
-        return WrongWeights(f"{self.file} describes a model that cannot be read: {what}")
+        return WrongWeights(
+            f"{self.file} describes a model that cannot be read: {what}",
+            "choose another model, or fetch config.json again if this one should be another",
+        )
 
     def _value(self, key: str, default: Any) -> Any:
         value = self.values.get(key)
