@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from queue import SimpleQueue
 
-from tandem.contract.messages import Health, Message
+from tandem.contract.messages import Generate, Health, Message, Refused
+from tandem.engine.grammar.mask import Compiled
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +21,19 @@ class Leave:
 
 
 @dataclass(frozen=True, slots=True)
+class Prepared:
+    """A request whose grammar was read: what it became, or why the request cannot run."""
+
+    ask: Generate
+    result: Compiled | Refused
+
+
+@dataclass(frozen=True, slots=True)
 class Received:
     """What a peer said. Peers are the numbers the channels' thread gave them."""
 
     peer: int
-    message: Message | PeerGone | Leave
+    message: Message | Prepared | PeerGone | Leave
 
 
 @dataclass(frozen=True, slots=True)

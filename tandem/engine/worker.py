@@ -22,10 +22,12 @@ import msgspec
 import psutil
 
 from tandem.contract.channel import Channel, ChannelClosed, serve
-from tandem.contract.messages import AskHealth, Cancel, Drain, Generate, Health, Resume, SetLive
+from tandem.contract.messages import AskHealth, Cancel, Drain, Generate, Grammar, Health, Resume, SetLive
 from tandem.contract.plan import Live, Plan, read_plan
 from tandem.contract.process import die_with_parent, set_up_logging
+from tandem.engine.grammar.compiling import Compiler, Compiles
 from tandem.engine.letters import Leave, Link, PeerGone, Received, Sent
+from tandem.engine.preparing import Preparing
 from tandem.errors import CannotStart, ExitStatus, TandemError
 
 log = logging.getLogger("tandem.engine")
@@ -55,13 +57,17 @@ def run_device(plan: Plan, link: Link) -> None:
 
 
 class Worker:
-    def __init__(self, plan: Plan, device: Callable[[Plan, Link], None] = run_device) -> None:
+    def __init__(
+        self, plan: Plan, device: Callable[[Plan, Link], None] = run_device, compiler: Compiles | None = None
+    ) -> None:
+        """`compiler` reads grammars; None takes one for the plan's weights."""
         program = plan.program("engine")
         if program is None or program.socket is None:
             raise CannotStart("the plan has no engine with a socket")
         self._plan = plan
         self._socket = Path(program.socket)
         self._device = device
+        self._compiler = compiler
         self._channels: dict[int, Channel] = {}
         self._numbers = count(1)
         self._leaving = False
@@ -80,6 +86,7 @@ class Worker:
             health=Health(ready=False, state="loading", sentence="Loading", progress=0.0),
             beat=time.monotonic(),
         )
+        self._preparing = Preparing(self._compiler or Compiler(Path(self._plan.engine.weights)), self._link.inbox.put)
         server = await serve(self._socket, self._converse)
         threading.Thread(target=self._run_device, args=(loop,), name="device", daemon=True).start()
         status = await self._status
@@ -99,6 +106,7 @@ class Worker:
             os._exit(ExitStatus.GOOD)  # not by returning: the device thread is deep in native code
         log.info("told to end: draining")
         self._link.inbox.put(Received(0, Leave()))
+        self._preparing.hand_over()
 
     # --- the device thread ---
 
@@ -135,6 +143,10 @@ class Worker:
                     case SetLive(live=live):
                         msgspec.json.decode(live, type=Live)  # a broken plan ends its sender, not the device thread
                         self._link.inbox.put(Received(peer, message))
+                    case Generate(grammar=Grammar() as grammar):
+                        self._preparing.take(peer, message, grammar)
+                    case Cancel(id=id) if (finished := self._preparing.cancel(peer, id)) is not None:
+                        channel.send(finished)
                     case Generate() | Cancel() | Drain() | Resume():
                         self._link.inbox.put(Received(peer, message))
                     case _:
@@ -148,6 +160,7 @@ class Worker:
 
     def _forget(self, peer: int) -> None:
         if self._channels.pop(peer, None):
+            self._preparing.forget(peer)
             self._link.inbox.put(Received(peer, PeerGone()))
 
     def _health(self) -> Health:
