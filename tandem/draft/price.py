@@ -13,6 +13,7 @@ import os
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from statistics import median_low
 from typing import Final, NamedTuple, TypeVar
 
 import msgspec
@@ -24,7 +25,7 @@ log = logging.getLogger("tandem.draft")
 _SLOPE: Final = 0.03  # of the lone row's price for each further row, before anything is known: rows are nearly free
 _DOUBT: Final = 0.5  # how far the price between two known counts climbs before the second: its step may be anywhere
 _NEAR: Final = 128  # contexts below are one bucket; from there on each doubling is another
-_KEPT: Final = 9  # observations of a cell; the price is their median, so a hiccup is outvoted
+_KEPT: Final = 9  # observations of a cell; their lower median is the price: what disturbs a pass never makes it shorter
 _KNOWN: Final = 3  # observations from which a cell is believed to tell of the box rather than of itself
 _LOADS: Final = 5  # last passes whose median says how loaded the box is
 _FORGET: Final = 512  # passes after which a cell that was not paid again loses its oldest observation
@@ -58,7 +59,7 @@ class Staircase:
     @property
     def load(self) -> float:
         """How many times longer passes take now than they did when they were learned."""
-        return math.exp(_low_median(self._errors)) if self._errors else 1.0
+        return math.exp(median_low(self._errors)) if self._errors else 1.0
 
     def table(self, rows: int, context: int) -> Sequence[float]:
         """Milliseconds of a pass by its number of rows, 0 to `rows`. Never falls."""
@@ -75,7 +76,7 @@ class Staircase:
         bucket = _bucket(context)
         cell = self._paid.setdefault(bucket, {}).setdefault(rows, deque(maxlen=_KEPT))
         if len(cell) >= _KNOWN:
-            self._errors.append(math.log(ms) - _low_median(cell))
+            self._errors.append(math.log(ms) - median_low(cell))
         cell.append(math.log(ms) - math.log(self.load))
         self._paid_lately.add((bucket, rows))
         self._passes += 1
@@ -94,19 +95,17 @@ class Staircase:
     def _unloaded(self, bucket: int, rows: int) -> list[float]:
         """The nearest context that was measured, or else was paid for, gives the shape; what was paid here corrects."""
         table = [1 + _SLOPE * (count - 1) for count in range(rows + 1)]
-        if nearest := _nearest(self._measured, bucket):
-            table = _fit(table, nearest)
-        elif nearest := _nearest(self._paid, bucket):
-            table = _fit(table, _medians(nearest))
-        if here := self._paid.get(bucket):
-            table = _fit(table, _medians(here))
+        table = _fit(table, _nearest(self._measured, bucket) or _medians(_nearest(self._paid, bucket)))
+        table = _fit(table, _medians(self._paid.get(bucket, {})))
         for count in range(rows - 1, -1, -1):  # rows that mean nothing can be added, so fewer never cost more
             table[count] = min(table[count], table[count + 1])
         return table
 
 
 def _fit(table: list[float], known: Mapping[int, float]) -> list[float]:
-    """The table bent to pass through the known prices. Beyond them it keeps its shape, between them it is optimistic."""
+    """The table bent to pass through the known prices. Beyond them it keeps its shape, between them it hopes."""
+    if not known:
+        return table
     counts = sorted(known)
     ratios = [known[count] / _at(table, count) for count in counts]
     fitted: list[float] = []
@@ -136,18 +135,12 @@ def _bucket(context: int) -> int:
     return (context // _NEAR).bit_length()
 
 
-def _nearest(cells: Mapping[int, T], bucket: int) -> T | None:
-    return cells[min(cells, key=lambda other: (abs(other - bucket), other))] if cells else None
+def _nearest(cells: Mapping[int, Mapping[int, T]], bucket: int) -> Mapping[int, T]:
+    return cells[min(cells, key=lambda other: (abs(other - bucket), other))] if cells else {}
 
 
 def _medians(cells: Mapping[int, deque[float]]) -> dict[int, float]:
-    return {rows: math.exp(_low_median(cell)) for rows, cell in cells.items()}
-
-
-def _low_median(values: Iterable[float]) -> float:
-    """Of two in the middle the lower: what disturbs a pass never makes it shorter."""
-    ordered = sorted(values)
-    return ordered[(len(ordered) - 1) // 2]
+    return {rows: math.exp(median_low(cell)) for rows, cell in cells.items()}
 
 
 # --- measuring, and keeping what was measured -------------------------------------------------------------------
@@ -174,7 +167,7 @@ def passes_to_measure(row_limit: int, window: int) -> list[tuple[int, int]]:
 
 def to_prices(measured: Mapping[tuple[int, int], Sequence[float]]) -> list[Price]:
     """Milliseconds of the repetitions of each pass, by (rows, context) -> what is kept of them."""
-    return [Price(rows, context, _low_median(ms)) for (rows, context), ms in sorted(measured.items()) if ms]
+    return [Price(rows, context, median_low(ms)) for (rows, context), ms in sorted(measured.items()) if ms]
 
 
 def read_prices(path: Path, engine: Mapping[str, str]) -> tuple[Price, ...]:

@@ -12,12 +12,14 @@ from typing import Protocol
 
 from tandem.conductor.monitor import LoopWatch
 from tandem.contract.messages import Generate, Loop, TokenScore
+from tandem.engine.grammar.mask import Compiled
+from tandem.engine.grammar.mask import Mask as GrammarMask
 from tandem.engine.sample import Change, Choose, Row, Written, make_choice
 from tandem.engine.scores import score
 from tandem.engine.thinking import Thinking
 
 Mask = Change  # what may not come is -inf in the row it answers with
-Forced = Callable[[Written], Sequence[int]]  # the tokens that must come next; guesses that cannot be wrong
+Forced = Callable[[Written], Sequence[int]]  # the tokens that must come next: guesses, as good as sure
 Score = Callable[[Row, int], TokenScore]
 
 
@@ -45,31 +47,40 @@ class Choice:
     num_thinking: Callable[[Written], int]  # written tokens that are no answer
 
 
-def choice_for(ask: Generate, vocab: int, seed: int) -> Choice:
-    """`seed` is the noise's key: the request's own, or a fresh one."""
+def choice_for(ask: Generate, vocab: int, seed: int, grammar: Compiled | None = None) -> Choice:
+    """`seed` is the noise's key: the request's own, or a fresh one. `grammar` is what the request's own became."""
     thinking = Thinking(ask.reasoning) if ask.reasoning is not None else None
     masks: list[Mask] = []
-    forced: Forced = _nothing
+    forced: list[Forced] = []
     if thinking is not None:
         masks.append(thinking.limit)
-        forced = thinking.forced
+        forced.append(thinking.forced)
+    if grammar is not None:
+        mask = _binding(grammar, ask, thinking)
+        masks.append(mask)
+        forced.append(mask.forced)
+    assert (grammar is None) == (ask.grammar is None), "a grammar is read before its request gets here"
     return Choice(
         make_choice(ask.sampling, ask.tokens, vocab, seed, masks),
-        forced,
+        lambda written: next(filter(None, (tokens(written) for tokens in forced)), ()),
         _scoring(ask.top_logprobs),
         LoopWatch(),
         thinking.num_tokens if thinking is not None else _none,
     )
 
 
+def _binding(grammar: Compiled, ask: Generate, thinking: Thinking | None) -> GrammarMask:
+    """Thinking is no part of an answer: the grammar binds what comes behind it."""
+    if ask.reasoning is None or thinking is None:
+        return grammar.mask(ask.stop_tokens, start=lambda written: 0)
+    opening = () if ask.reasoning.begun else ask.reasoning.open
+    return grammar.mask(ask.stop_tokens, thinking.answer_start, opening)
+
+
 def _scoring(top: int | None) -> Score | None:
     if top is None:
         return None
     return lambda row, chosen: score(row, chosen, top)
-
-
-def _nothing(written: Written) -> tuple[int, ...]:
-    return ()
 
 
 def _none(written: Written) -> int:

@@ -34,7 +34,8 @@ from tandem.engine import round
 from tandem.engine.admit import RowCost
 from tandem.engine.choice import choice_for
 from tandem.engine.gate import find_refusal
-from tandem.engine.letters import Leave, PeerGone, Received, Sent
+from tandem.engine.grammar.mask import Compiled
+from tandem.engine.letters import Leave, PeerGone, Prepared, Received, Sent
 from tandem.engine.outbox import Outbox
 from tandem.engine.round import running_on
 from tandem.engine.row_memory import FirstWrite
@@ -169,6 +170,10 @@ class Engine:
             match letter.message:
                 case Generate() as ask:
                     self._submit(Request(letter.peer, ask, now))
+                case Prepared(ask=ask, result=Refused() as refusal):
+                    self._outbox.refused(Request(letter.peer, ask, now), refusal)
+                case Prepared(ask=ask, result=Compiled() as grammar):
+                    self._submit(Request(letter.peer, ask, now, grammar))
                 case Cancel(id=id):
                     self._cancel({(letter.peer, id)}, now)
                 case PeerGone():
@@ -245,7 +250,7 @@ class Engine:
     def _begin(self, start: Start, now: float) -> None:
         ask, route = start.request.ask, start.route
         seed = self._world.noise() if ask.sampling.seed is None else ask.sampling.seed
-        choice = choice_for(ask, self._model.config.vocab, seed)
+        choice = choice_for(ask, self._model.config.vocab, seed, start.request.grammar)
         followed = self._drafting.begin(start.slot.state, ask.scope)
         ends_loops = ask.end_loops or self._ends_loops
         rows = route.resume_at

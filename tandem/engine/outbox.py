@@ -131,7 +131,8 @@ class Outbox:
 
     def refused(self, request: Request, refusal: Refused) -> None:
         self.tally.refused += 1
-        log.info("%s: refused (%s): %s", request.ask.id, refusal.code, refusal.sentence)
+        told = refusal.sentence if refusal.param is None else "a place in the request"  # which may quote it
+        log.info("%s: refused (%s): %s", request.ask.id, refusal.code, told)
         self.tell(request.peer, refusal)
 
     @contextmanager

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from tandem.contract.messages import RefusalCode
 from tandem.draft.drafting import Bid, Drafting
 from tandem.draft.tree import DraftTree
+from tandem.engine.grammar.mask import GrammarStuck
 from tandem.engine.slot import Failed, Sequence, Slot
 from tandem.memory.pages import CommitRefused
 from tandem.model.interface import Block, Model, Wants
@@ -140,6 +141,9 @@ def ending_only(slots: list[Slot]) -> Iterator[None]:
     """A failure in here ends the requests on these slots; the caller goes on."""
     try:
         yield
+    except GrammarStuck as stuck:
+        for sequence in map(running_on, slots):
+            sequence.end = Failed(str(stuck), RefusalCode.BAD_REQUEST)
     except Exception as error:
         log.exception("a pass failed; it ends the requests on slots %s", [slot.index for slot in slots])
         for sequence in map(running_on, slots):

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from tandem.contract.messages import FinishReason, Generate, RefusalCode, SlotView, TokenScore
 from tandem.draft.drafting import Followed
 from tandem.engine.choice import Choice
+from tandem.engine.grammar.mask import Compiled
 from tandem.engine.row_memory import RowMemory
 from tandem.engine.sample import Row
 from tandem.model.interface import SequenceState
@@ -22,6 +23,7 @@ class Request:
     peer: int  # the channel it came by; ids are the peer's own
     ask: Generate
     arrived: float
+    grammar: Compiled | None = None  # there when `ask` has one
 
     @property
     def key(self) -> tuple[int, str]:
