@@ -27,8 +27,7 @@ def attend(layer: int, queries: Tensor, written: Tensor, spans: Sequence[Span]) 
     """
     mixed: list[Tensor] = []
     for span in spans:
-        kv = span.state.kv(layer)
-        kv.narrow(3, span.start, span.rows).copy_(written.narrow(3, span.first, span.rows))
+        kv = keep(layer, written, span)
         if span.mask is not None:
             keys, values = kv.narrow(3, 0, span.start + span.rows).unbind(0)
             mixed.append(_attend_chunk(queries, keys, values, span.mask))
@@ -37,6 +36,13 @@ def attend(layer: int, queries: Tensor, written: Tensor, spans: Sequence[Span]) 
             keys, values = _seen(kv, span, row).unbind(0)
             mixed.append(_attend_row(queries[span.first + row], keys, values))
     return torch.cat(mixed) if len(mixed) > 1 else mixed[0]
+
+
+def keep(layer: int, written: Tensor, span: Span) -> Tensor:
+    """Write a block's rows of `written`; returns all KV rows of the layer, [2, 1, kv_heads, window, head_dim]."""
+    kv = span.state.kv(layer)
+    kv.narrow(3, span.start, span.rows).copy_(written.narrow(3, span.first, span.rows))
+    return kv
 
 
 def _seen(kv: Tensor, span: Span, row: int) -> Tensor:

@@ -18,6 +18,7 @@ from tandem.model.bucket import RowFunction, measure_row_bucket
 from tandem.model.config import ModelConfig
 from tandem.model.interface import Block
 from tandem.model.layers import RmsNorm, gated_silu
+from tandem.model.mtp import MtpHead
 from tandem.model.passes import Pass, passes
 from tandem.model.placement import HOST, Placement, moved
 from tandem.model.rope import Rope
@@ -98,8 +99,10 @@ class Decoder:
         rope: Rope,
         streams: int = 1,  # copies of a row that the layers carry: [rows, streams, hidden] when more than one
         placement: Placement = HOST,
+        mtp: MtpHead | None = None,
     ) -> None:
         self.config = config
+        self.mtp = mtp
         self._dtype = dtype
         self._embedding = embedding
         self._layers = layers
@@ -117,7 +120,9 @@ class Decoder:
         allocate = allocate or allocate_on(self._placement.device)
         if not 0 < window <= self.config.window:
             raise ValueError(f"a window of {window} rows; the model has 1 to {self.config.window}")
-        return SequenceState(window, self._dtype, [layer.new_parts(window, allocate) for layer in self._layers])
+        layers = [layer.new_parts(window, allocate) for layer in self._layers]
+        mtp = None if self.mtp is None else self.mtp.new_rows(window, allocate)
+        return SequenceState(window, self._dtype, layers, mtp)
 
     @torch.inference_mode()
     def forward(self, blocks: Sequence[Block]) -> Tensor:
@@ -132,6 +137,8 @@ class Decoder:
             stream = stream[:, None].repeat(1, self._streams, 1)
         for layer in self._layers:
             stream = layer(stream, run, turns)
+        if self.mtp is not None:
+            self.mtp.read(stream, run)
         if run.wanted is not None:
             stream = stream.index_select(0, run.wanted)
         if not stream.shape[0]:
@@ -142,8 +149,9 @@ class Decoder:
         """One of each kind and shape of what runs over all rows of a pass at once."""
         if self._streams == 1:
             yield self._leave, self.config.hidden
-        products = [self._head, *(product for layer in self._layers for product in layer.products())]
+        layers: list[LayerLike | MtpHead] = [*self._layers, *((self.mtp,) if self.mtp else ())]
+        products = [self._head, *(product for layer in layers for product in layer.products())]
         for product in {(type(each), each.shape): each for each in products}.values():
             yield product, product.shape[1]
-        for width in {width for layer in self._layers for width in layer.gated_widths()}:
+        for width in {width for layer in layers for width in layer.gated_widths()}:
             yield gated_silu, 2 * width

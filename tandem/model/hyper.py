@@ -56,15 +56,15 @@ class Connection:
     """Blends the streams for a layer and puts the layer's answer back into each."""
 
     def __init__(self, blend: Blend, inject: Projection) -> None:
-        self._blend = blend
+        self.blend = blend
         self._inject = inject  # [streams, streams x hidden]
 
     def products(self) -> Iterator[Projection]:
-        yield from self._blend.products()
+        yield from self.blend.products()
         yield self._inject
 
     def read(self, streams: Tensor) -> tuple[Tensor, Tensor]:
         """The layer's input [rows, hidden], and the weight of its answer in each stream, float32 [rows, streams, 1]."""
-        mixed, flat = self._blend.read(streams)
+        mixed, flat = self.blend.read(streams)
         weights = 2 * exact.sigmoid(self._inject(flat).float() / streams.shape[1])
         return mixed, weights[..., None]

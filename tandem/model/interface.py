@@ -44,6 +44,22 @@ class Block:
         return self.tokens.shape[0]
 
 
+class GuessingHead(Protocol):
+    """Guesses what the model will write, from what the model carries in a state. It reads along with `forward`."""
+
+    def guess(
+        self, states: Sequence[SequenceState], tokens: Sequence[int], ahead: int = 0, carried: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """What may follow `tokens`, one a state: float32 logits [states, vocab], and what the next call carries on.
+
+        First the tokens are those written last, at `state.position`, whose rows are still missing; then, one step
+        ahead, a guess for each, with what the call before returned for the same states; and so on. Each state has
+        read a row and settled its tree. The head's rows lie behind the state's position, up to
+        `state.position + ahead` included, where memory must be; the next pass writes over them.
+        """
+        ...
+
+
 class Model(Protocol):
     @property
     def config(self) -> ModelConfig: ...
@@ -56,6 +72,11 @@ class Model(Protocol):
         a time. A longer block (a prefill chunk) is a pass of its own: its bits depend on its own rows and length
         only, so a prompt read on the same grid is read to the same bits.
         """
+        ...
+
+    @property
+    def mtp(self) -> GuessingHead | None:
+        """When it was loaded."""
         ...
 
     def new_state(self, window: int, allocate: Allocate | None = None) -> SequenceState:

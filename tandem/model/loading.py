@@ -21,11 +21,17 @@ _GGUF_FAMILIES: Final = {"llama": llama.read}
 
 
 def load(
-    path: Path, compute: str, threads: int, progress: Callable[[float], None] = lambda share: None, device: str = "cpu"
+    path: Path,
+    compute: str,
+    threads: int,
+    progress: Callable[[float], None] = lambda share: None,
+    device: str = "cpu",
+    mtp: bool = False,
 ) -> Model:
     """Read `path` and make it ready to run with `compute` (a `Compute` value) on `device`, on `threads` threads.
 
-    `path` is a GGUF file or a checkpoint directory (`config.json` and safetensors).
+    `path` is a GGUF file or a checkpoint directory (`config.json` and safetensors). With `mtp` its head that guesses
+    ahead is loaded as well, where it has one (`Model.mtp`); every state then has room for it.
 
     Sets torch's thread count for the process: row bits are measured, and promised, for that count. `progress`
     hears the loaded share, 0 to 1. Raises `CannotStart` with one sentence for a file that is missing, truncated,
@@ -34,7 +40,7 @@ def load(
     torch.set_num_threads(threads)
     placement = place(device)
     if path.is_dir():
-        return open_checkpoint(path, Compute(compute), progress, placement)
+        return open_checkpoint(path, Compute(compute), progress, placement, mtp)
     if placement.kernels:
         raise CannotStart(
             f"a model in a GGUF file runs on the CPU only, and the plan says `{device}` for {path}",

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from tandem.model import delta, exact
-from tandem.model.attention import attend
+from tandem.model.attention import attend, keep
 from tandem.model.config import AttentionConfig, DeltaConfig, IndexConfig
 from tandem.model.delta import Rows
 from tandem.model.indexed import ROWS_AT_ONCE, BlockIndex, attend_selected
@@ -91,6 +91,12 @@ class NormedAttention(Attention):
             answer = answer * gates.sigmoid()
         return self.output(answer)
 
+    def write(self, rows: Tensor, run: Pass, turns: Tensor) -> None:
+        """Keep of [rows, hidden] what later rows look at, and look at nothing."""
+        _, written = self._queries_and_kv(self.inputs(rows), turns)
+        for span in run.spans:
+            keep(self._layer, written, span)
+
     def _queries_and_kv(self, mixed: Tensor, turns: Tensor) -> tuple[Tensor, Tensor]:
         config = self.config
         width, kv_width = config.heads * config.head_dim, config.kv_heads * config.head_dim
@@ -154,16 +160,25 @@ class IndexedAttention(NormedAttention):
         fresh = mixed[:, index.heads * index.dim :]
         answers = []
         for span in run.spans:
-            kv, part = span.state.kv(self._layer), span.state.layers[self._layer][1]
-            assert isinstance(part, BlockIndex)
-            kv.narrow(3, span.start, span.rows).copy_(written.narrow(3, span.first, span.rows))
-            part.keys[span.start : span.start + span.rows] = fresh[span.place]
+            kv, part = keep(self._layer, written, span), self._keep_keys(fresh, span)
             selection = part.select(asked[span.place], span.start, span.tree)
             keys, values = kv[:, 0].transpose(1, 2)
             at_once = 1 if span.mask is None else ROWS_AT_ONCE
             scale = self.config.head_dim**-0.5
             answers.append(attend_selected(queries[span.place], keys, values, selection, scale, at_once))
         return torch.cat(answers).flatten(1)
+
+    def write(self, rows: Tensor, run: Pass, turns: Tensor) -> None:
+        super().write(rows, run, turns)
+        fresh = self.index_inputs(rows)[:, self.index.heads * self.index.dim :]
+        for span in run.spans:
+            self._keep_keys(fresh, span)
+
+    def _keep_keys(self, fresh: Tensor, span: Span) -> BlockIndex:
+        part = span.state.layers[self._layer][1]
+        assert isinstance(part, BlockIndex)
+        part.keys[span.start : span.start + span.rows] = fresh[span.place]
+        return part
 
 
 class DeltaMixer:

@@ -25,6 +25,10 @@ class Rope:
         turns = torch.polar(torch.ones_like(angles), angles).to(torch.complex64)
         self._turns = turns.to(device)  # [window, head_dim / 2]
 
+    @property
+    def device(self) -> torch.device:
+        return self._turns.device
+
     def at(self, positions: Tensor) -> Tensor:
         """int64 [rows] -> complex64 [rows, 1, head_dim / 2], for every layer of one pass."""
         return self._turns.index_select(0, positions).unsqueeze(1)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import torch
@@ -249,7 +250,8 @@ class SequenceState:
     @property
     def bytes_a_token(self) -> int:
         """Bytes one row takes, over all layers."""
-        return sum(rows.nbytes for rows in self._rows) // self.window
+        total: int = sum(rows.nbytes for rows in self._rows)
+        return total // self.window
 
     @property
     def fixed_bytes(self) -> int:
@@ -260,6 +262,11 @@ class SequenceState:
     def position(self) -> int:
         """Rows read so far; a tree that is not settled is not among them."""
         return self._position
+
+    @cached_property
+    def addresses(self) -> Tensor:
+        """int64, one a part: where its tensor (of rows, else the fixed one) begins. It never moves."""
+        return torch.tensor([(part.by_row() or part.fixed())[0].data_ptr() for part in self._parts])
 
     def resumable(self, rows: int) -> int:
         """The most rows, at most `rows`, after which the next block may start as things are."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
@@ -42,12 +42,13 @@ class Architecture:
     streams: int = 1  # residual streams a row travels as
     rank: int = 0  # of the mixture of several streams
     ngrams: NgramConfig | None = None
+    mtp: bool = False  # the head that guesses ahead is there and wanted
 
     def bytes_a_token(self, element: int) -> int:
         """Of KV rows and index keys, `element` bytes a number, over all layers."""
         attention, index = self.attention, self.index
         layer = 2 * attention.kv_heads * attention.head_dim + (index.dim if index else 0)
-        return sum(kind is not Kind.LINEAR for kind in self.kinds) * layer * element
+        return (sum(kind is not Kind.LINEAR for kind in self.kinds) + self.mtp) * layer * element
 
     def fixed_bytes(self, element: int) -> int:
         """Of recurrent memories (4 bytes a number) and tails, however short the sequence."""
@@ -59,6 +60,8 @@ class Architecture:
         if self.ngrams is not None:
             tail = self.ngrams.reach * self.streams * self.model.hidden * element
             total += len(self.ngrams.layers) * (tail + (self.ngrams.longest - 1) * 8)
+        if self.mtp:  # several streams are carried on as they are, in float32
+            total += self.streams * self.model.hidden * (element if self.streams == 1 else 4)
         return total
 
 
@@ -71,6 +74,16 @@ def read_architecture(fields: Fields) -> Architecture:
             "choose a model of one of these types",
         )
     return _FAMILIES[kind](fields)
+
+
+def with_mtp(architecture: Architecture, fields: Fields) -> Architecture:
+    """The same model with its head that guesses ahead. Raises `WrongWeights` for one of another form."""
+    text = fields.at("text_config")
+    if text.whole("mtp_num_hidden_layers", 1) != 1:
+        raise text.wrong("mtp_num_hidden_layers", "1")
+    if text.flag("mtp_use_dedicated_embeddings", False):
+        raise text.refuse("its head that guesses ahead has an embedding of its own")
+    return replace(architecture, mtp=True)
 
 
 def _llama(fields: Fields) -> Architecture:

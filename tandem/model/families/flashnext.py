@@ -16,12 +16,13 @@ from tandem.model.families.reading import Reading, turning_order, turning_rows
 from tandem.model.hyper import Blend, Connection, StreamNorm
 from tandem.model.mixers import IndexedAttention
 from tandem.model.moe import Experts
+from tandem.model.mtp import MtpHead, StreamsNeck
 from tandem.model.ngrams import Hashing, NgramMemory, hashing, table_rows
 from tandem.model.passes import Pass
 from tandem.model.rope import Rope
 from tandem.model.state import Allocate, Part
 from tandem.model.weights.checkpoint import Source
-from tandem.model.weights.quant import Compute, Projection
+from tandem.model.weights.quant import Compute, Matrix, Projection
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,22 +76,43 @@ class _Building:
         embedding, head = self._root.ends(self._body, self._architecture)
         leave = self._blend(self._body.under("hyper_connection_mixer"))
         dtype, placement = self._root.compute.dtype, self._root.source.placement
-        return Decoder(model, dtype, embedding, layers, leave, head, self._rope, streams, placement)
+        mtp = self._mtp(self._root.under("mtp"), embedding, head) if self._architecture.mtp else None
+        return Decoder(model, dtype, embedding, layers, leave, head, self._rope, streams, placement, mtp)
+
+    def _mtp(self, reading: Reading, embedding: Matrix, head: Matrix) -> MtpHead:
+        model, streams = self._architecture.model, self._architecture.streams
+        neck = StreamsNeck(
+            streams,
+            reading.norm("pre_fc_norm_embedding", self._hidden),
+            reading.norm("pre_fc_norm_hidden", streams * self._hidden),
+            reading.product(self._hidden, [("fc_embedding", self._hidden)]),
+            reading.product(self._hidden, [("fc_hidden", self._hidden)]),
+            self._blend(reading.under("hyper_connection_mixer")),
+        )
+        attention = self._attention(model.layers, reading.under("layers.0.self_attn"))
+        layer = self._around(attention, reading.under("layers.0"))
+        blend = layer.mixer_connection.blend
+        return MtpHead(neck, layer, blend, attention, embedding, head, self._rope)
 
     def _layer(self, index: int, layer: Reading) -> HyperLayer:
         architecture, ngrams = self._architecture, self._architecture.ngrams
-        assert architecture.experts is not None
         mixer: Mixer
         if architecture.kinds[index] is Kind.LINEAR:
             mixer = layer.under("linear_attn").delta(architecture, index)
         else:
             mixer = self._attention(index, layer.under("self_attn"))
+        memory = self._ngrams(index, layer.under("ple"), ngrams) if ngrams and index in ngrams.layers else None
+        return self._around(mixer, layer, memory)
+
+    def _around(self, mixer: Mixer, layer: Reading, ngrams: NgramMemory | None = None) -> HyperLayer:
+        experts = self._architecture.experts
+        assert experts is not None
         return HyperLayer(
-            self._ngrams(index, layer.under("ple"), ngrams) if ngrams and index in ngrams.layers else None,
+            ngrams,
             self._connection(layer.under("attn_hyper_connection")),
             mixer,
             self._connection(layer.under("mlp_hyper_connection")),
-            layer.under("mlp").experts(self._hidden, architecture.experts),
+            layer.under("mlp").experts(self._hidden, experts),
         )
 
     def _attention(self, index: int, layer: Reading) -> IndexedAttention:
