@@ -15,9 +15,10 @@ from tandem.draft.tree import NO_GUESS, ROOT, DraftTree, Origin
 
 MOST_VOTES: Final = 64  # places; what the others could say weighs little by then
 
-# A continuation nobody saw yet weighs this much, over the tokens that matched: one vote is no certainty, and the
-# longer a match, the surer what follows. 2 tokens and one vote: 1/2; 8 tokens: 4/5; 32 tokens: 16/17.
-_UNSEEN: Final = 2.0
+# A continuation nobody saw yet weighs this much, over the square of the tokens that matched: one vote is no certainty,
+# and the longer a match, the surer what follows. 2 tokens and one vote: 1/3; 4 tokens: 2/3; 16 tokens: 32/33. Replayed
+# over source files and prose, such guesses came true 25-31 %, 52-90 % and 99 % of the time; fresh text and edits differ.
+_UNSEEN: Final = 8.0
 _RECENT: Final = 8.0  # places; the one that is this many behind the latest weighs half
 _LEAST: Final = 0.02  # paths less likely than this are not worth their place in a tree
 
@@ -83,7 +84,7 @@ def elect(votes: Sequence[Vote], limit: int, ends: Container[int], source: str, 
 
     def split(parent: int, depth: int, side: _Side, score: float) -> None:
         """One branch for each token that follows at some of these places."""
-        total = side.weight + _UNSEEN / (votes[side.voters[0]].match + depth)
+        total = side.weight + _UNSEEN / (votes[side.voters[0]].match + depth) ** 2
         for same in _sides(votes, weights, side.voters, depth, ends):
             share = score * same.weight / total
             if share >= _LEAST:

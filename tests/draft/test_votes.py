@@ -1,3 +1,4 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,7 +26,7 @@ def test_no_vote_is_no_guess():
 def test_one_vote_is_a_chain_and_no_certainty():
     one = tree(Vote([7, 8, 9], 2, 0))
     assert (one.tokens, one.parents) == ((7, 8, 9), (ROOT, 0, 1))
-    assert one.scores[0] == 0.5
+    assert one.scores[0] == pytest.approx(1 / 3)
     assert 0 < one.scores[2] < one.scores[1] < one.scores[0]
 
 
