@@ -14,11 +14,9 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median_low
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 import msgspec
-
-T = TypeVar("T")
 
 log = logging.getLogger("tandem.draft")
 
@@ -93,9 +91,12 @@ class Staircase:
         self._paid_lately.clear()
 
     def _unloaded(self, bucket: int, rows: int) -> list[float]:
-        """The nearest context that was measured, or else was paid for, gives the shape; what was paid here corrects."""
+        """Known contexts give the shape, each correcting the farther one: those that were measured, or else those that
+        were paid for; last, what was paid for at this one."""
         table = [1 + _SLOPE * (count - 1) for count in range(rows + 1)]
-        table = _fit(table, _nearest(self._measured, bucket) or _medians(_nearest(self._paid, bucket)))
+        shape = self._measured or {other: _medians(cells) for other, cells in self._paid.items() if other != bucket}
+        for other in sorted(shape, key=lambda other: (abs(other - bucket), other))[1::-1]:
+            table = _fit(table, shape[other])
         table = _fit(table, _medians(self._paid.get(bucket, {})))
         for count in range(rows - 1, -1, -1):  # rows that mean nothing can be added, so fewer never cost more
             table[count] = min(table[count], table[count + 1])
@@ -133,10 +134,6 @@ def _at(table: list[float], count: int) -> float:
 
 def _bucket(context: int) -> int:
     return (context // _NEAR).bit_length()
-
-
-def _nearest(cells: Mapping[int, Mapping[int, T]], bucket: int) -> Mapping[int, T]:
-    return cells[min(cells, key=lambda other: (abs(other - bucket), other))] if cells else {}
 
 
 def _medians(cells: Mapping[int, deque[float]]) -> dict[int, float]:
