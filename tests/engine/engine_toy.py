@@ -104,12 +104,12 @@ class ToyModel:
             assert tree.rows == block.rows
             state.begin(block.start, block.rows, settled=block.tree is None)
             state.open_tree = (block.start, tree) if block.tree else None
-            before = mix(int(state.hashes[block.start - 1]) if block.start else 0)
+            before = int(state.hashes[block.start - 1]) if block.start else 0
             hashes: list[int] = []
             length = 1 if block.wants is Wants.ALL else block.rows
             for row, token in enumerate(block.tokens.tolist()):
                 last = hashes[tree.parents[row]] if row else before
-                hashes.append(mix(last * 31 + token * 7919 + length))
+                hashes.append(mix(mix(last) * 31 + token * 7919 + length))
             state.hashes[block.start : block.start + block.rows] = hashes
             rows = [logits_of(each) for each in hashes]
             wanted += {Wants.ALL: rows, Wants.LAST: rows[-1:], Wants.NONE: []}[block.wants]

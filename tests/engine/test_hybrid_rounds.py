@@ -9,14 +9,16 @@ from engine_toy import ask
 from torch import Tensor
 
 from tandem.engine.admit import RowCost
+from tandem.engine.choice import choice_for
+from tandem.engine.engine import no_drafting
 from tandem.engine.round import read_chunk, step
 from tandem.engine.row_memory import FirstWrite
-from tandem.engine.sample import make_choice
 from tandem.engine.slot import Request, Sequence, Slot
 from tandem.model.decoder import Decoder
 from tandem.model.families import qwen35
 from tandem.model.families.architecture import read_architecture
 from tandem.model.families.fields import Fields
+from tandem.model.placement import HOST
 from tandem.model.rope import Rope
 from tandem.model.weights.quant import Compute
 
@@ -42,6 +44,8 @@ CONFIG = {
 class RandomWeights:
     """A checkpoint that was never written down."""
 
+    placement = HOST
+
     def __init__(self) -> None:
         self._random = torch.Generator().manual_seed(0)
 
@@ -63,8 +67,8 @@ def slot_of(model: Decoder, index: int) -> Slot:
 
 def begin(slot: Slot, prompt: tuple[int, ...], resumed: int = 0) -> Sequence:
     request = ask("a", prompt, 6)
-    choose = make_choice(request.sampling, prompt, 64, 0)
-    sequence = Sequence(Request(1, request, 0.0), choose, 6, resumed, 0.0, resumed)
+    choice = choice_for(request, 64, 0)
+    sequence = Sequence(Request(1, request, 0.0), choice, no_drafting().begin(slot.state, ""), 6, resumed, 0.0, resumed)
     slot.memory.commit(len(prompt) + 6)
     slot.begin(sequence)
     return sequence
@@ -75,7 +79,7 @@ def write(model: Decoder, slots: list[Slot]) -> None:
         while slot.sequence is not None and slot.sequence.is_reading:
             read_chunk(model, slot, CHUNK)
     while all(slot.sequence is not None and slot.sequence.end is None for slot in slots):
-        step(model, slots)
+        step(model, slots, no_drafting(), lambda: 0.0)
 
 
 def test_the_next_turn_starts_over_and_three_write_what_each_writes_alone() -> None:

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandem.contract.messages import FinishReason
-from tandem.draft.drafting import Followed
 from tandem.engine.admit import RowCost
 from tandem.engine.choice import choice_for
+from tandem.engine.engine import no_drafting
 from tandem.engine.row_memory import FirstWrite
 from tandem.engine.slot import Failed, Request, Resident, Sequence, Slot
 
@@ -33,7 +33,15 @@ def test_shared_is_the_common_beginning_of_what_is_kept(
 
 def sequence(max_tokens: int = 4, stop: tuple[int, ...] = (9,), prompt: tuple[int, ...] = (1, 2)) -> Sequence:
     request = ask("a", prompt, max_tokens, stop=stop)
-    return Sequence(Request(1, request, 0.0), choice_for(request, VOCAB, 0), Followed(), max_tokens, 0, 0.0, 0)
+    return Sequence(
+        Request(1, request, 0.0),
+        choice_for(request, VOCAB, 0),
+        no_drafting().begin(ToyModel().new_state(64), ""),
+        max_tokens,
+        0,
+        0.0,
+        0,
+    )
 
 
 def row_of(token: int) -> np.ndarray:
@@ -70,7 +78,15 @@ def test_untold_tokens_are_taken_once() -> None:
 
 def test_scores_travel_with_the_tokens_they_are_of() -> None:
     request = ask("a", (1, 2), 4, stop=(9,), top_logprobs=1)
-    found = Sequence(Request(1, request, 0.0), choice_for(request, VOCAB, 0), Followed(), 4, 0, 0.0, 0)
+    found = Sequence(
+        Request(1, request, 0.0),
+        choice_for(request, VOCAB, 0),
+        no_drafting().begin(ToyModel().new_state(64), ""),
+        4,
+        0,
+        0.0,
+        0,
+    )
     for token in (3, 4, 9):
         found.write(row_of(token))
     tokens, scores = found.take_untold()
