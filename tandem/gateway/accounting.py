@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from typing import Final
 
+from tandem.contract.messages import FinishReason
 from tandem.gateway.auth import ANYONE, Caller
 from tandem.gateway.call import Call, Choice
 from tandem.gateway.dialect import make_usage
 from tandem.gateway.errors import ApiError
 from tandem.gateway.job import Job
-from tandem.gateway.openai import Timings, Usage
+from tandem.gateway.openai import LoopRemark, Remarks, Timings, Usage
 from tandem.ledger.schema import Row
 
 LEFT: Final = 499  # the client closed the connection first; no status was received by anybody
 
 
 def usage_of(call: Call, job: Job) -> Usage:
-    return make_usage(job.prompt_tokens, cached_tokens(call), sum(choice.text.num_tokens for choice in call.choices))
+    written = sum(choice.text.num_tokens for choice in call.choices)
+    thinking = sum(choice.num_thinking for choice in call.choices)
+    return make_usage(job.prompt_tokens, cached_tokens(call), written, thinking)
 
 
 def cached_tokens(call: Call) -> int:
@@ -43,6 +46,15 @@ def timings_of(choice: Choice) -> Timings | None:
     )
 
 
+def remarks_of(choice: Choice) -> Remarks | None:
+    """What the engine noticed about this choice; None when that is nothing, or not yet known."""
+    finished = choice.finished
+    if finished is None or (finished.loop is None and not finished.runaway):
+        return None
+    loop, is_end = finished.loop, finished.reason is FinishReason.LOOP
+    return Remarks(LoopRemark(loop.period, loop.repeats, is_end) if loop is not None else None, finished.runaway)
+
+
 def _rate(count: int, seconds: float) -> float:
     return round(count / seconds, 2) if seconds > 0 else 0.0
 
@@ -65,7 +77,7 @@ class Account:
 
     @property
     def outcome(self) -> str:
-        """`stop`, `length`, `cancelled`, or an error's code."""
+        """`stop`, `length`, `loop`, `cancelled`, or an error's code."""
         if self._was_left:
             return "cancelled"
         if (error := self._failure) is not None:

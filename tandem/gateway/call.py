@@ -12,19 +12,23 @@ from typing import Final, TypeAlias
 
 from msgspec import Struct
 
+from tandem.conductor.blocks import Blocks
 from tandem.contract.messages import (
     Cancel,
     Finished,
     FinishReason,
     Progress,
+    Reasoning,
     RefusalCode,
     Refused,
     RequestState,
     Started,
     Tokens,
+    TokenScore,
 )
 from tandem.gateway.errors import ApiError, engine_restarted, from_refusal
 from tandem.gateway.inbox import Happening, Signal
+from tandem.gateway.logprobs import Shown
 from tandem.text.answer import AnswerText
 
 
@@ -37,6 +41,7 @@ class Begun(Struct, frozen=True):
 class Piece(Struct, frozen=True):
     index: int
     text: str
+    shown: tuple[Shown, ...] = ()  # where log-probabilities are wanted: the tokens whose text is whole with this piece
 
 
 class Ended(Struct, frozen=True):
@@ -74,7 +79,7 @@ _OPEN: Final = frozenset({Stage.WAITING, Stage.WRITING})
 class Choice:
     """One sequence of the request."""
 
-    def __init__(self, index: int, id: str, text: AnswerText) -> None:
+    def __init__(self, index: int, id: str, text: AnswerText, reasoning: Reasoning | None = None) -> None:
         self.index = index
         self.id = id
         self.text = text
@@ -82,6 +87,32 @@ class Choice:
         self.reason: FinishReason | None = None  # why its text ended
         self.started: Started | None = None
         self.finished: Finished | None = None
+        self._blocks = Blocks(reasoning) if reasoning is not None else None
+        self._scored: list[tuple[int, TokenScore]] = []
+        self._num_shown = 0
+
+    @property
+    def num_thinking(self) -> int:
+        return self._blocks.num_thinking if self._blocks is not None else 0
+
+    def push(self, tokens: Tokens) -> list[Output]:
+        before = self.text.num_tokens
+        text = self.text.push(tokens.tokens)
+        if self._blocks is not None:
+            self._blocks.follow(tokens.tokens[: self.text.num_tokens - before])
+        self._scored += zip(tokens.tokens, tokens.scores, strict=False)  # no scores where none are wanted
+        return self._pieces(text)
+
+    def finish(self) -> list[Output]:
+        """What was held back."""
+        return self._pieces(self.text.finish())
+
+    def _pieces(self, text: str) -> list[Output]:
+        before, self._num_shown = self._num_shown, len(self.text.starts)
+        scored = self._scored[before : self._num_shown]
+        starts = self.text.starts[before : before + len(scored)]
+        shown = tuple(Shown(*each, start) for each, start in zip(scored, starts, strict=True))
+        return [Piece(self.index, text, shown)] if text or shown else []
 
 
 class Call:
@@ -139,10 +170,9 @@ class Call:
         if choice.stage not in _OPEN or self._is_told:
             return []
         choice.stage = Stage.WRITING
-        text = choice.text.push(tokens.tokens)
+        outputs = choice.push(tokens)
         if self.first_token_at is None:
             self.first_token_at = now
-        outputs: list[Output] = [Piece(choice.index, text)] if text else []
         return outputs + self._cut(choice, FinishReason.STOP) if choice.text.is_stopped else outputs
 
     def _progress(self, progress: Progress) -> list[Output]:
@@ -165,10 +195,8 @@ class Call:
             return []
         if finished.reason is FinishReason.CANCELLED:
             return self._fail(ApiError(500, "engine_error", "the engine gave this request up", source="engine"))
-        rest = choice.text.finish()
         choice.reason = finished.reason
-        pieces: list[Output] = [Piece(choice.index, rest)] if rest else []
-        return [*pieces, Ended(choice.index, finished.reason)]
+        return [*choice.finish(), Ended(choice.index, finished.reason)]
 
     def _refused(self, choice: Choice, refused: Refused) -> list[Output]:
         stage, choice.stage = choice.stage, Stage.SETTLED
@@ -204,10 +232,8 @@ class Call:
         return [output for choice in open_choices for output in self._cut(choice, FinishReason.LENGTH)]
 
     def _cut(self, choice: Choice, reason: FinishReason) -> list[Output]:
-        rest = choice.text.finish()
         choice.stage, choice.reason = Stage.CUT, reason
-        pieces: list[Output] = [Piece(choice.index, rest)] if rest else []
-        return [*pieces, Ended(choice.index, reason), Cancel(choice.id)]
+        return [*choice.finish(), Ended(choice.index, reason), Cancel(choice.id)]
 
     def _fail(self, error: ApiError) -> list[Output]:
         self.error = error

@@ -5,13 +5,16 @@ Everything between (waiting, cancelling, stop strings, accounting) is the same f
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from tandem.contract.messages import FinishReason
-from tandem.gateway.openai import FinishWord, Generation, PromptDetails, Timings, Usage
+from tandem.gateway.logprobs import Shown
+from tandem.gateway.openai import CompletionDetails, FinishWord, Generation, PromptDetails, Remarks, Timings, Usage
 from tandem.gateway.prompts import Prompts
 from tandem.text.template import Prompt
+from tandem.text.tokenizer import Tokenizer
 
 Wanted = TypeVar("Wanted", bound=Generation)
 
@@ -33,6 +36,8 @@ class Written:
     text: str
     reason: FinishReason
     timings: Timings | None
+    remarks: Remarks | None
+    shown: tuple[Shown, ...]
 
 
 class Chunks(Protocol):
@@ -40,9 +45,9 @@ class Chunks(Protocol):
 
     def begin(self, index: int) -> bytes: ...
 
-    def piece(self, index: int, text: str) -> bytes: ...
+    def piece(self, index: int, text: str, shown: Sequence[Shown]) -> bytes: ...
 
-    def end(self, index: int, reason: FinishReason, timings: Timings | None) -> bytes: ...
+    def end(self, index: int, reason: FinishReason, timings: Timings | None, remarks: Remarks | None) -> bytes: ...
 
     def usage(self, usage: Usage) -> bytes: ...
 
@@ -57,16 +62,18 @@ class Dialect(Protocol[Wanted]):
 
     def max_tokens(self, wanted: Wanted) -> int | None: ...
 
-    def chunks(self, identity: Identity) -> Chunks: ...
+    def chunks(self, identity: Identity, names: Tokenizer | None) -> Chunks:
+        """`names` tells tokens' names where log-probabilities are wanted."""
 
-    def whole(self, identity: Identity, written: list[Written], usage: Usage) -> bytes:
+    def whole(self, identity: Identity, written: list[Written], usage: Usage, names: Tokenizer | None) -> bytes:
         """The JSON of an answer that is not streamed."""
 
 
 def finish_word(reason: FinishReason) -> FinishWord:
-    return "length" if reason is FinishReason.LENGTH else "stop"
+    return "stop" if reason is FinishReason.STOP else "length"
 
 
-def make_usage(prompt_tokens: int, cached_tokens: int, completion_tokens: int) -> Usage:
+def make_usage(prompt_tokens: int, cached_tokens: int, completion_tokens: int, reasoning_tokens: int) -> Usage:
     total = prompt_tokens + completion_tokens
-    return Usage(prompt_tokens, completion_tokens, total, PromptDetails(cached_tokens))
+    details = PromptDetails(cached_tokens), CompletionDetails(reasoning_tokens)
+    return Usage(prompt_tokens, completion_tokens, total, *details)

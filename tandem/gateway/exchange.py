@@ -10,15 +10,17 @@ from litestar.types import Receive, Scope, Send
 
 from tandem.contract.messages import FinishReason, RequestState
 from tandem.gateway import sse
-from tandem.gateway.accounting import Account, timings_of, usage_of
+from tandem.gateway.accounting import Account, remarks_of, timings_of, usage_of
 from tandem.gateway.asgi import ClientLeft, caller_of, client_of, name_list, read_body, respond
 from tandem.gateway.call import Begun, Call, Ended, Failed, Output, Piece, Said
 from tandem.gateway.dialect import Chunks, Dialect, Identity, Wanted, Written
 from tandem.gateway.errors import ApiError
 from tandem.gateway.job import Job, make_job
+from tandem.gateway.logprobs import Shown
 from tandem.gateway.openai import parse
 from tandem.gateway.running import RunningCall
 from tandem.gateway.service import Service
+from tandem.text.tokenizer import Tokenizer
 
 
 class Exchange(Generic[Wanted]):
@@ -77,6 +79,7 @@ class Exchange(Generic[Wanted]):
             vocabulary=service.prompts.tokenizer.vocabulary,
             window=service.plan.gateway.window,
             slots=len(service.plan.engine.slots),
+            end_loops=service.plan.engine.end_loops,
             scope=self._account.caller.scope,
         )
         service.metrics.reading.inc(time.perf_counter() - self._arrived)
@@ -84,7 +87,7 @@ class Exchange(Generic[Wanted]):
 
     async def _stream(self, running: RunningCall, job: Job, wants_usage: bool, send: Send) -> None:
         """The status waits for the engine's first word, so that a refusal is a status and not an event."""
-        call, chunks = running.call, self._dialect.chunks(self._identity)
+        call, chunks = running.call, self._dialect.chunks(self._identity, self._names(job))
         outputs = await running.outputs()
         if call.error is not None:
             raise call.error
@@ -106,28 +109,37 @@ class Exchange(Generic[Wanted]):
     async def _answer(self, running: RunningCall, job: Job, send: Send) -> None:
         call = running.call
         texts = [""] * len(call.choices)
+        shown: list[list[Shown]] = [[] for _ in call.choices]
         while outputs := await running.outputs():
             for output in outputs:
                 if isinstance(output, Piece):
                     texts[output.index] += output.text
+                    shown[output.index] += output.shown
         if call.error is not None:
             raise call.error
         if call.client_left:
             return
         await running.settle()  # a choice cut at a stop string has its timings only now
-        written = [Written(c.index, texts[c.index], c.reason or FinishReason.STOP, timings_of(c)) for c in call.choices]
-        body = self._dialect.whole(self._identity, written, usage_of(call, job))
+        written = [
+            Written(c.index, text, c.reason or FinishReason.STOP, timings_of(c), remarks_of(c), tuple(tokens))
+            for c, text, tokens in zip(call.choices, texts, shown, strict=True)
+        ]
+        body = self._dialect.whole(self._identity, written, usage_of(call, job), self._names(job))
         await respond(send, 200, [(b"content-type", b"application/json"), *self._headers, *wait_header(call)], body)
+
+    def _names(self, job: Job) -> Tokenizer | None:
+        return self._service.prompts.tokenizer if job.wants_scores else None
 
 
 def render(output: Output, chunks: Chunks, call: Call) -> bytes:
     match output:
         case Piece():
-            return chunks.piece(output.index, output.text)
+            return chunks.piece(output.index, output.text, output.shown)
         case Begun():
             return chunks.begin(output.index)
         case Ended():
-            return chunks.end(output.index, output.reason, timings_of(call.choices[output.index]))
+            choice = call.choices[output.index]
+            return chunks.end(output.index, output.reason, timings_of(choice), remarks_of(choice))
         case Said():
             return sse.comment(output.sentence)
         case Failed():

@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from tandem.contract.messages import Generate, Sampling
+from tandem.contract.messages import Generate, Reasoning, Sampling
 from tandem.contract.plan import Limits, SamplingDefaults
 from tandem.gateway.errors import ApiError
 from tandem.gateway.openai import MAX_CHOICES, Generation
@@ -16,6 +16,7 @@ from tandem.text.template import Prompt
 from tandem.text.vocabulary import Vocabulary
 
 _SEEDS: Final = 1 << 63
+_ENDLESS: Final = 1 << 31  # tokens, above any window; a client may name more than a message can carry
 _Number = TypeVar("_Number", int, float)
 
 
@@ -24,6 +25,10 @@ class Job:
     requests: tuple[Generate, ...]  # one a choice
     stops: tuple[str, ...]
     prompt_tokens: int  # each prompt counted once, however many choices it has
+
+    @property
+    def wants_scores(self) -> bool:
+        return self.requests[0].top_logprobs is not None
 
 
 def make_job(
@@ -37,9 +42,11 @@ def make_job(
     vocabulary: Vocabulary,
     window: int,
     slots: int,
+    end_loops: bool,
     scope: str,
 ) -> Job:
     """Every prompt `n` times. `max_tokens` None takes the declared default; any is cut to the room in the window.
+    `end_loops` holds where the request says nothing.
 
     Raises `ApiError` 400 for a bias on a token that does not exist and for more choices than can ever be here at once.
     """
@@ -55,10 +62,19 @@ def make_job(
             sampling=_nth(sampling, index),
             marks=prompt.marks,
             scope=scope,
+            reasoning=_limited(prompt.reasoning, wanted.thinking_limit),
+            top_logprobs=wanted.num_top,
+            end_loops=end_loops if wanted.end_loops is None else wanted.end_loops,
         )
         for index, prompt in enumerate(prompt for prompt in prompts for _ in range(copies))
     )
     return Job(requests, wanted.stops, sum(len(prompt.tokens) for prompt in prompts))
+
+
+def _limited(reasoning: Reasoning | None, limit: int | None) -> Reasoning | None:
+    if reasoning is None or limit is None:
+        return reasoning
+    return msgspec.structs.replace(reasoning, max_tokens=min(limit, _ENDLESS))
 
 
 def refuse_too_many(prompts: int, copies: int, max_queue: int, slots: int) -> None:

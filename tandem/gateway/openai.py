@@ -11,15 +11,17 @@ import re
 from typing import Annotated, Any, Final, Literal, TypeVar, get_args
 
 import msgspec
-from msgspec import Meta, Raw, Struct, field
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
 from tandem.gateway.errors import ApiError
+from tandem.gateway.logprobs import ChatLogprobs, TextLogprobs
 
 MAX_CHOICES: Final = 16
 MAX_STOPS: Final = 16
 
 Count = Annotated[int, Meta(ge=1)]  # cut to the room of the slot, however large
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
+NumTop = Annotated[int, Meta(ge=0, le=20)]
 Stop = Annotated[str, Meta(min_length=1, max_length=1000)]
 NotYet = Annotated[Any, Meta(description="Accepted only with a value that asks for nothing; others are refused.")]
 
@@ -46,12 +48,23 @@ class Generation(Struct, frozen=True, kw_only=True):
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     logit_bias: dict[str, Annotated[float, Meta(ge=-100, le=100)]] | None = None
+    end_loops: bool | None = None  # an answer that repeats itself without end is ended
     user: Any = None
     metadata: Any = None
     store: Any = None
     safety_identifier: Any = None
     prompt_cache_key: Any = None
     service_tier: Any = None
+
+    @property
+    def num_top(self) -> int | None:
+        """Best tokens that are told with each token; None: no log-probabilities at all."""
+        return None
+
+    @property
+    def thinking_limit(self) -> int | None:
+        """Tokens; None: no limit."""
+        return None
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -79,6 +92,10 @@ class Message(Struct, frozen=True):
     function_call: NotYet = None
 
 
+Effort = Literal["none", "minimal", "low", "medium", "high"]
+EFFORTS: Final[dict[str, int]] = {"none": 0, "minimal": 256, "low": 1024, "medium": 4096, "high": 16_384}  # tokens
+
+
 class ChatRequest(Generation, frozen=True, kw_only=True):
     messages: Annotated[list[Message], Meta(min_length=1)]
     max_completion_tokens: Count | None = None
@@ -88,11 +105,23 @@ class ChatRequest(Generation, frozen=True, kw_only=True):
     functions: NotYet = None
     function_call: NotYet = None
     response_format: NotYet = None
-    logprobs: NotYet = None
-    top_logprobs: NotYet = None
+    logprobs: bool | None = None
+    top_logprobs: NumTop | None = None
+    max_reasoning_tokens: Annotated[int, Meta(ge=0)] | None = None  # goes before `reasoning_effort`
+    reasoning_effort: Effort | None = None
     modalities: NotYet = None
     audio: NotYet = None
     web_search_options: NotYet = None
+
+    @property
+    def num_top(self) -> int | None:
+        return self.top_logprobs or 0 if self.logprobs else None
+
+    @property
+    def thinking_limit(self) -> int | None:
+        if self.max_reasoning_tokens is not None or self.reasoning_effort is None:
+            return self.max_reasoning_tokens
+        return EFFORTS[self.reasoning_effort]
 
 
 TokenId = Annotated[int, Meta(ge=0)]
@@ -106,7 +135,11 @@ class CompletionRequest(Generation, frozen=True, kw_only=True):
     suffix: NotYet = None
     echo: NotYet = None
     best_of: NotYet = None
-    logprobs: NotYet = None
+    logprobs: NumTop | None = None
+
+    @property
+    def num_top(self) -> int | None:
+        return self.logprobs
 
 
 # Values of known fields that ask for nothing. Any other value is refused by the field's name.
@@ -117,8 +150,6 @@ _ASK_NOTHING: Final[dict[str, tuple[Any, ...]]] = {
     "functions": (None, []),
     "function_call": (None, "none", "auto"),
     "response_format": (None, {"type": "text"}),
-    "logprobs": (None, False),
-    "top_logprobs": (None, 0),
     "modalities": (None, ["text"]),
     "audio": (None,),
     "web_search_options": (None,),
@@ -146,6 +177,9 @@ def parse(kind: type[Wanted], body: bytes) -> tuple[Wanted, tuple[str, ...]]:
     except RecursionError:
         raise ApiError(400, "invalid_json", "the body is nested too deeply") from None
     refuse_unhonoured(wanted)
+    if isinstance(wanted, ChatRequest) and wanted.top_logprobs and not wanted.logprobs:
+        sentence = "`top_logprobs`: they are told with `logprobs: true` only"
+        raise ApiError(400, "invalid_value", sentence, param="top_logprobs")
     return wanted, tuple(name for name in names if name not in kind.__struct_fields__)
 
 
@@ -161,7 +195,10 @@ def refuse_unhonoured(part: Struct, prefix: str = "") -> None:
 
 _PLACE: Final = re.compile(r"(?P<what>.*?)(?: - at `(?:key in )?\$(?P<path>.*)`)?", re.DOTALL)
 _FIELD: Final = re.compile(r"`(\w+)`$")
-_ALLOWED: Final = {"role": get_args(Role)}  # msgspec names the value that is wrong, which a user wrote
+_ALLOWED: Final = {
+    "role": get_args(Role),
+    "reasoning_effort": get_args(Effort),
+}  # msgspec names the value that is wrong, which a user wrote
 
 
 def _explain(message: str) -> tuple[str, str | None]:
@@ -185,11 +222,16 @@ class PromptDetails(Struct, frozen=True):
     cached_tokens: int
 
 
+class CompletionDetails(Struct, frozen=True):
+    reasoning_tokens: int
+
+
 class Usage(Struct, frozen=True):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptDetails
+    completion_tokens_details: CompletionDetails
 
 
 class Timings(Struct, frozen=True):
@@ -205,6 +247,21 @@ class Timings(Struct, frozen=True):
     queue_ms: float
 
 
+class LoopRemark(Struct, frozen=True):
+    """The answer was one run of tokens over and over."""
+
+    period: int  # tokens of the run
+    repeats: int
+    ended: bool  # whether the answer was ended for it; then its `finish_reason` is `length`
+
+
+class Remarks(Struct, frozen=True, omit_defaults=True):
+    """What the appliance noticed about a choice; there when there is anything."""
+
+    loop: LoopRemark | None = None
+    runaway_reasoning: bool = False  # it was still thinking when most of its room was used up
+
+
 FinishWord = Literal["stop", "length"]
 
 
@@ -217,7 +274,8 @@ class ChatChoice(Struct, frozen=True):
     index: int
     message: AnswerMessage
     finish_reason: FinishWord
-    logprobs: None = None
+    logprobs: ChatLogprobs | None = None
+    tandem: Remarks | UnsetType = UNSET
 
 
 class ChatCompletion(Struct, frozen=True):
@@ -234,7 +292,8 @@ class TextChoice(Struct, frozen=True):
     index: int
     text: str
     finish_reason: FinishWord
-    logprobs: None = None
+    logprobs: TextLogprobs | None = None
+    tandem: Remarks | UnsetType = UNSET
 
 
 class Completion(Struct, frozen=True):

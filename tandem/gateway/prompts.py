@@ -30,12 +30,12 @@ class Prompts:
         self._window = window
         self._thread = ThreadPoolExecutor(1, "prompts")
 
-    async def of_messages(self, messages: Sequence[Message]) -> Prompt:
-        """Raises `ApiError` 400: too long, or not what the model's template takes."""
+    async def of_messages(self, messages: Sequence[Message], thinks: bool = True) -> Prompt:
+        """`thinks` as `ChatTemplate.prompt` has it. Raises `ApiError` 400: too long, or not what the template takes."""
         turns = [ChatMessage(_AS_SYSTEM.get(m.role, m.role), text_of(m, n)) for n, m in enumerate(messages)]
         self._refuse_hopeless("".join(turn.content for turn in turns), "messages")
         try:
-            prompt = await self._in_thread(lambda: self._template.prompt(turns))
+            prompt = await self._in_thread(lambda: self._template.prompt(turns, thinks))
         except TemplateRefused as refusal:
             raise ApiError(
                 400, "invalid_messages", f"the model's template refused: {refusal}", param="messages", source="model"

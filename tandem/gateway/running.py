@@ -30,8 +30,12 @@ class RunningCall:
     """
 
     def __init__(self, job: Job, engine: EngineClient, tokenizer: Tokenizer, limits: Limits, is_streamed: bool) -> None:
-        choices = [Choice(n, request.id, AnswerText(tokenizer, job.stops)) for n, request in enumerate(job.requests)]
-        self.call = Call(choices)
+        self.call = Call(
+            [
+                Choice(n, request.id, AnswerText(tokenizer, job.stops), request.reasoning)
+                for n, request in enumerate(job.requests)
+            ]
+        )
         self._job = job
         self._engine = engine
         self._limits = limits

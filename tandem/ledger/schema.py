@@ -28,7 +28,7 @@ class Row(msgspec.Struct, frozen=True):
     key_name: str  # empty when the API is open
     client: str  # first word of the user agent
     status: int  # of HTTP; 499 when the client left first
-    finish: str  # stop | length | cancelled | an error's code
+    finish: str  # stop | length | loop | cancelled | an error's code
     streamed: bool
     choices: int
     slot: int | None

@@ -30,6 +30,7 @@ from tandem.contract.messages import (
     SlotView,
     Started,
     Tokens,
+    TokenScore,
 )
 
 Script = Callable[["Job"], Awaitable[None]]
@@ -58,12 +59,15 @@ class Job:
         self.cached = cached
 
     def tokens(self, *ids: int) -> None:
+        """With scores where the request wants them: each token's own is minus its id in thousandths."""
         self.num_sent += len(ids)
-        self.say(Tokens(self.request.id, ids))
+        num_top = self.request.top_logprobs
+        scores = () if num_top is None else tuple(score_of(id, num_top) for id in ids)
+        self.say(Tokens(self.request.id, ids, scores))
 
-    def finish(self, reason: FinishReason = FinishReason.STOP) -> None:
+    def finish(self, reason: FinishReason = FinishReason.STOP, **facts: Any) -> None:
         counts = (len(self.request.tokens), self.cached, self.num_sent)
-        self.say(Finished(self.request.id, reason, *counts, 0.001, 0.01, 0.1))
+        self.say(Finished(self.request.id, reason, *counts, 0.001, 0.01, 0.1, **facts))
 
     def refuse(self, code: RefusalCode, sentence: str, retry_after: float | None = None) -> None:
         self.say(Refused(self.request.id, code, sentence, retry_after))
@@ -71,6 +75,11 @@ class Job:
     async def until_cancelled(self) -> None:
         await self.cancelled.wait()
         self.finish(FinishReason.CANCELLED)
+
+
+def score_of(token: int, num_top: int) -> TokenScore:
+    """The best tokens are 100, 101 and so on, a tenth apart."""
+    return TokenScore(-token / 1000, tuple((100 + n, -0.1 * (n + 1)) for n in range(num_top)))
 
 
 class EngineDouble:

@@ -147,10 +147,10 @@ async def test_a_body_without_a_length_is_measured_as_it_comes(start: Start) -> 
 
 async def test_unknown_fields_are_listed(start: Start) -> None:
     async with start() as appliance:
-        fields = {"num_ctx": 4096, "reasoning_effort": "low", "a\r\nSet-Cookie: x": 1, "ü": 2}
+        fields = {"num_ctx": 4096, "keep_alive": "low", "a\r\nSet-Cookie: x": 1, "ü": 2}
         for stream in (False, True):
             response = await appliance.http.post("/v1/chat/completions", json=BODY | fields | {"stream": stream})
-            assert response.headers["x-tandem-ignored"] == "num_ctx, reasoning_effort, and 2 more"
+            assert response.headers["x-tandem-ignored"] == "num_ctx, keep_alive, and 2 more"
             assert "set-cookie" not in response.headers
         assert "x-tandem-ignored" not in (await appliance.chat()).headers
 
@@ -168,7 +168,7 @@ async def test_a_prompt_that_cannot_fit_is_refused_with_both_numbers(start: Star
 async def test_messages_that_the_template_refuses_are_a_400_in_its_words(start: Start) -> None:
     from tandem.text.template import TemplateRefused
 
-    def refuses(_: object) -> None:
+    def refuses(_: object, thinks: bool) -> None:
         raise TemplateRefused("Roles must alternate")
 
     async with start() as appliance:

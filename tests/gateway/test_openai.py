@@ -56,8 +56,13 @@ BAD = [
     (chat(tool_choice="required"), "unsupported_value", "tool_choice"),
     (chat(functions=[{}]), "unsupported_value", "functions"),
     (chat(response_format={"type": "json_object"}), "unsupported_value", "response_format"),
-    (chat(logprobs=True), "unsupported_value", "logprobs"),
-    (chat(top_logprobs=3), "unsupported_value", "top_logprobs"),
+    (chat(logprobs=3), "invalid_value", "logprobs"),
+    (chat(logprobs=True, top_logprobs=21), "invalid_value", "top_logprobs"),
+    (chat(top_logprobs=3), "invalid_value", "top_logprobs"),
+    (chat(logprobs=False, top_logprobs=3), "invalid_value", "top_logprobs"),
+    (chat(max_reasoning_tokens=-1), "invalid_value", "max_reasoning_tokens"),
+    (chat(reasoning_effort="maximum"), "invalid_value", "reasoning_effort"),
+    (chat(end_loops="yes"), "invalid_value", "end_loops"),
     (chat(modalities=["text", "audio"]), "unsupported_value", "modalities"),
 ]
 
@@ -95,7 +100,37 @@ def test_what_asks_for_nothing_is_accepted(fields: dict[str, Any]) -> None:
 
 
 def test_unknown_fields_are_told_by_name() -> None:
-    assert parse(ChatRequest, chat(num_ctx=5, reasoning_effort="low"))[1] == ("num_ctx", "reasoning_effort")
+    assert parse(ChatRequest, chat(num_ctx=5, keep_alive="low"))[1] == ("num_ctx", "keep_alive")
+
+
+@pytest.mark.parametrize(
+    ("fields", "num_top", "limit"),
+    [
+        ({}, None, None),
+        ({"logprobs": True}, 0, None),
+        ({"logprobs": True, "top_logprobs": 20}, 20, None),
+        ({"logprobs": False, "top_logprobs": 0}, None, None),
+        ({"reasoning_effort": "none"}, None, 0),
+        ({"reasoning_effort": "minimal"}, None, 256),
+        ({"reasoning_effort": "low"}, None, 1024),
+        ({"reasoning_effort": "medium"}, None, 4096),
+        ({"reasoning_effort": "high"}, None, 16_384),
+        ({"reasoning_effort": "high", "max_reasoning_tokens": 0}, None, 0),
+        ({"max_reasoning_tokens": 77}, None, 77),
+    ],
+)
+def test_scores_and_thinking_as_asked(fields: dict[str, Any], num_top: int | None, limit: int | None) -> None:
+    wanted, ignored = parse(ChatRequest, chat(**fields))
+    assert (wanted.num_top, wanted.thinking_limit, ignored) == (num_top, limit, ())
+
+
+def test_plain_completions_count_their_scores_and_do_not_think() -> None:
+    wanted, _ = parse(CompletionRequest, b'{"prompt":"x","logprobs":5}')
+    assert (wanted.num_top, wanted.thinking_limit) == (5, None)
+    for bad in (b"21", b"true", b"-1"):
+        with pytest.raises(ApiError) as caught:
+            parse(CompletionRequest, b'{"prompt":"x","logprobs":%b}' % bad)
+        assert caught.value.detail.param == "logprobs"
 
 
 def test_a_value_that_a_user_wrote_is_never_quoted() -> None:
