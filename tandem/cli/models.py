@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,11 +24,24 @@ def _models() -> None:
     """Look at models."""
 
 
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What is there to fit into."""
+
+    available: int
+    floor: int  # of it stays free
+    where: str  # as `of this machine`
+
+
 def inspect(
     path: Annotated[Path, typer.Argument(help="A checkpoint directory or a GGUF file.", show_default=False)],
     window: Annotated[int | None, typer.Option("--window", min=1, help="Rows of a sequence; default: all.")] = None,
+    slots: Annotated[int, typer.Option("--slots", min=1, max=16, help="Slots of that window.")] = 1,
+    box: Annotated[
+        str | None, typer.Option("--box", help="Fit into the box of this residency document, above its floor.")
+    ] = None,
     available: Annotated[
-        str | None, typer.Option("--available", help="Memory to fit in, as in `113 GiB`; default: this machine's.")
+        str | None, typer.Option("--available", help="Memory to fit into, as in `113 GiB`; default: this machine's.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Answer with JSON.")] = False,
 ) -> None:
@@ -36,26 +49,42 @@ def inspect(
 
     Reads headers alone.
     """
-    from tandem.memory.reading import read_box
     from tandem.model.inspection import inspect as look
-    from tandem.units import parse_bytes
 
-    try:
-        room = read_box().memory_available if available is None else parse_bytes(available)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--available") from None
+    room = _room(box, available)
     seen = look(path)
     rows = seen.window if window is None else window
     if rows > seen.window:
         raise typer.BadParameter(f"the model was trained for {seen.window:,} rows", param_hint="--window")
     if as_json:
-        costs = {"resident_bytes": seen.resident_bytes, "window_bytes": seen.sequence_bytes(rows), "available": room}
-        typer.echo(json.dumps(asdict(seen) | costs, indent=1))
+        needed = seen.resident_bytes + slots * seen.sequence_bytes(rows)
+        costs = {"resident_bytes": seen.resident_bytes, "window_bytes": seen.sequence_bytes(rows), "slots": slots}
+        fit = {"available": room.available, "floor": room.floor, "left": room.available - room.floor - needed}
+        typer.echo(json.dumps(asdict(seen) | costs | fit, indent=1))
     else:
-        typer.echo("\n".join(_lines(seen, rows, room)))
+        typer.echo("\n".join(_lines(seen, rows, slots, room)))
 
 
-def _lines(seen: Inspection, rows: int, room: int) -> list[str]:
+def _room(box: str | None, available: str | None) -> Room:
+    from tandem import config
+    from tandem.memory.reading import read_box
+    from tandem.units import parse_bytes
+
+    if box is not None and available is not None:
+        raise typer.BadParameter("a box says what is available", param_hint="--available")
+    if box is not None:
+        residency = config.read_box(box, Path())
+        assert residency.box is not None
+        return Room(residency.box.available, residency.floor, f"of {box}")
+    if available is None:
+        return Room(read_box().memory_available, 0, "of this machine")
+    try:
+        return Room(parse_bytes(available), 0, "as asked")
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--available") from None
+
+
+def _lines(seen: Inspection, rows: int, slots: int, room: Room) -> list[str]:
     from tandem.units import format_bytes
 
     def size(count: int) -> str:
@@ -64,12 +93,7 @@ def _lines(seen: Inspection, rows: int, room: int) -> list[str]:
     kinds = ", ".join(f"{count} x {kind.replace('_', ' ')}" for kind, count in seen.layers.items())
     formats = ", ".join(f"{name} {size(count)}" for name, count in seen.formats.items())
     width = max(map(len, seen.groups))
-    needed = seen.resident_bytes + seen.sequence_bytes(rows)
-    fits = (
-        f"fits: {size(room - needed)} would be left" if needed <= room else f"does not fit: {size(needed - room)} over"
-    )
     layers = f"{sum(seen.layers.values())} layers ({kinds})"
-    weights = size(seen.resident_bytes)
     return [
         f"{seen.family}: {layers}, vocabulary {seen.vocab:,}, window {seen.window:,}",
         f"formats: {formats}",
@@ -77,5 +101,21 @@ def _lines(seen: Inspection, rows: int, room: int) -> list[str]:
         f"a decode step reads {size(seen.step_bytes)} of weights",
         f"a token takes {seen.bytes_a_token:,} bytes, a sequence {size(seen.fixed_bytes)} beside its rows",
         f"a window of {rows:,} takes {size(seen.sequence_bytes(rows))}",
-        f"weights as stored {weights} + one such window = {size(needed)}, {size(room)} available: {fits}",
+        _verdict(seen, rows, slots, room),
     ]
+
+
+def _verdict(seen: Inspection, rows: int, slots: int, room: Room) -> str:
+    from tandem.units import format_bytes
+
+    windows = "one such window" if slots == 1 else f"{slots} such windows"
+    needed = seen.resident_bytes + slots * seen.sequence_bytes(rows)
+    left = room.available - room.floor - needed
+    fits = (
+        f"fits: {format_bytes(left, 2)} would be left" if left >= 0 else f"does not fit: {format_bytes(-left, 2)} over"
+    )
+    floor = f", {format_bytes(room.floor, 2)} of it floor" if room.floor else ""
+    return (
+        f"weights as stored {format_bytes(seen.resident_bytes, 2)} + {windows} = {format_bytes(needed, 2)}, "
+        f"{format_bytes(room.available, 2)} available {room.where}{floor}: {fits}"
+    )

@@ -4,6 +4,6 @@
 `names` find what is wrong, `report` says it, `weights` and `fetch` find and bring the model's files.
 """
 
-from tandem.config.loading import Documents, check, load
+from tandem.config.loading import Documents, check, load, read_box
 
-__all__ = ["Documents", "check", "load"]
+__all__ = ["Documents", "check", "load", "read_box"]

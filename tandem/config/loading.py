@@ -57,6 +57,20 @@ def load(appliance: Path, overrides: Sequence[str] = (), environment: Mapping[st
     return documents
 
 
+def read_box(name: str, base: Path) -> Residency:
+    """A residency document alone, found as an appliance in the folder `base` would find it, with a `box` in it.
+
+    Raises `DocumentError` as `load` does.
+    """
+    reader = _Reader(base.absolute())
+    residency = reader.residency(name, None)
+    if residency is not None and residency.box is None:
+        reader.problems.append(Problem("missing-key", f"`{name}` declares no `box`: `total`, `available`, `cpus`"))
+    if reader.problems or residency is None:
+        raise DocumentError(tuple(reader.sorted()), tuple(str(file) for file in reader.files))
+    return residency
+
+
 def check(path: Path, environment: Mapping[str, str] = os.environ) -> str:
     """Checks one document, of the kind its folder says (`profiles/`, `residency/`, else an appliance); says the kind.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -35,15 +36,7 @@ _GROUPS: Final = (
     ((".ple.",), "n-gram memories"),
 )
 _OTHERS: Final = "norms and others"
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """One tensor as it lies on disk."""
-
-    name: str
-    format: str
-    bytes: int
+_NO_DIGITS: Final = str.maketrans("", "", "0123456789")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +94,7 @@ def _inspect_directory(directory: Path) -> Inspection:
 def _inspect_gguf(path: Path) -> Inspection:
     with GgufFile(path) as file:
         family = file.architecture
-        tensors = [Stored(each.name, each.kind.name, each.size) for each in file.tensors.values()]
+        tensors = [(each.name, each.kind.name, each.size) for each in file.tensors.values()]
         layers, heads = file.whole(f"{family}.block_count"), file.whole(f"{family}.attention.head_count")
         head_dim = file.whole(f"{family}.attention.key_length", file.whole(f"{family}.embedding_length") // heads)
         rows = 2 * file.whole(f"{family}.attention.head_count_kv", heads) * head_dim
@@ -119,28 +112,31 @@ def _inspect_gguf(path: Path) -> Inspection:
         )
 
 
-def _tensors(entries: dict[str, Entry]) -> Iterator[Stored]:
-    """Scales count with the format of the values they belong to."""
+def _tensors(entries: dict[str, Entry]) -> Iterator[tuple[str, str, int]]:
+    """Name, format and bytes. Scales count with the format of the values they belong to."""
     owned: dict[str, str] = {}
     for name in entries:
         weight = name.removesuffix("_packed")
-        if (found := blockscaled.recognise(weight, entries)) is not None:
-            owned |= {entry.name: found.format for entry in found.entries}
+        if weight.endswith(".weight") and (found := blockscaled.recognise(weight, entries)) is not None:
+            for entry in found.entries:
+                owned[entry.name] = found.format
     for entry in entries.values():
-        yield Stored(entry.name, owned.get(entry.name, entry.dtype), entry.bytes)
+        yield entry.name, owned.get(entry.name, entry.dtype), entry.bytes
 
 
-def _sums(tensors: Iterator[Stored]) -> tuple[dict[str, int], dict[str, int]]:
+def _sums(tensors: Iterator[tuple[str, str, int]]) -> tuple[dict[str, int], dict[str, int]]:
     """Bytes by group and by format, largest first."""
     groups: Counter[str] = Counter()
     formats: Counter[str] = Counter()
-    for tensor in tensors:
-        groups[_group(tensor.name)] += tensor.bytes
-        formats[tensor.format] += tensor.bytes
+    for name, format, size in tensors:
+        groups[_group(name.translate(_NO_DIGITS))] += size
+        formats[format] += size
     return dict(groups.most_common()), dict(formats.most_common())
 
 
+@lru_cache(maxsize=1024)
 def _group(name: str) -> str:
+    """Of a name without its numbers: layers and experts by the hundred thousand share a few."""
     for marks, group in _GROUPS:
         if any(mark in f".{name}" for mark in marks):
             return group

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 from tandem.cli import app
+from tandem.errors import DocumentError
 from tandem.model import inspection
 from tandem.model.inspection import inspect
 from tandem.model.weights.safetensors import WrongWeights, read_directory
@@ -59,6 +60,45 @@ def test_scales_count_with_the_values_they_belong_to(tmp_path: Path) -> None:
     assert inspect(tmp_path).formats["fp8-blocks"] == 32 * 96 + 4
 
 
+@pytest.mark.parametrize("naming", ["modelopt", "compressed-tensors"])
+def test_scales_that_are_small_floats_themselves_are_no_weights(tmp_path: Path, naming: str) -> None:
+    save("qwen3", tmp_path)
+    file, name = tmp_path / "model.safetensors", "model.layers.0.mlp.down_proj.weight"
+    tensors = load_file(file)
+    del tensors[name]
+    values, scales = torch.zeros(32, 48, dtype=torch.uint8), torch.ones(32, 6).to(torch.float8_e4m3fn)
+    names = ("_packed", "_global_scale") if naming == "compressed-tensors" else ("", "_scale_2")
+    tensors |= {f"{name}{names[0]}": values, f"{name}_scale": scales, f"{name}{names[1]}": torch.ones(1)}
+    save_file(tensors, file)
+    assert inspect(tmp_path).formats[f"nvfp4-{naming}"] == 32 * 48 + 32 * 6 + 4
+
+
+def test_a_box_is_what_its_residency_document_says(tmp_path: Path) -> None:
+    """Above the box's floor, and as many windows as slots."""
+    save("qwen3", tmp_path)
+    (tmp_path / "residency").mkdir()
+    seen = inspect(tmp_path)
+    needed = seen.resident_bytes + 3 * seen.sequence_bytes(64)
+    for over in (0, 1):
+        box = f"{{total: 1 GiB, available: {needed + 4096 - over} B, cpus: 2}}"
+        document = f"box: {box}\nfloor: 4 KiB\nhard_floor: 2 KiB\nmargin: 1 KiB\n"
+        (tmp_path / "residency/small.yaml").write_text(document)
+        asked = ["model", "inspect", str(tmp_path), "--slots", "3", "--window", "64"]
+        asked += ["--box", str(tmp_path / "residency/small.yaml")]
+        result = CliRunner().invoke(app, asked)
+        assert result.exit_code == 0, result.output
+        assert "weights as stored" in result.output and "3 such windows" in result.output
+        assert ("does not fit: 1 B over" if over else ": fits: 0 B would be left") in result.output
+        assert json.loads(CliRunner().invoke(app, [*asked, "--json"]).output)["left"] == -over
+
+
+def test_a_box_that_nobody_described(tmp_path: Path) -> None:
+    save("qwen3", tmp_path)
+    result = CliRunner().invoke(app, ["model", "inspect", str(tmp_path), "--box", "no-such-box"])
+    assert isinstance(result.exception, DocumentError)
+    assert "there is no document `no-such-box` in residency/" in result.exception.problems[0].message
+
+
 def test_parts_that_are_not_read_are_not_counted_as_memory(tmp_path: Path) -> None:
     save("qwen35", tmp_path)
     before = inspect(tmp_path)
@@ -91,7 +131,7 @@ def test_the_command_says_it_in_words_and_in_json(tmp_path: Path) -> None:
 
     words = run("--window", "64", "--available", "3 MiB")
     assert "flashnext: 4 layers (3 x linear attention, 1 x indexed attention), vocabulary 96, window 128" in words
-    assert "a token takes 152 bytes" in words and "3.00 MiB available: fits: " in words
+    assert "a token takes 152 bytes" in words and "3.00 MiB available as asked: fits: " in words
     assert "does not fit: " in run("--available", "300 KiB")
     read = json.loads(run("--json", "--window", "64"))
     assert read["window_bytes"] == 64 * 152 + read["fixed_bytes"] and read["family"] == "flashnext"

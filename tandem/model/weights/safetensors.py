@@ -6,14 +6,15 @@ tensor is: a truncated shard or a file that is not one is named at once, whateve
 
 from __future__ import annotations
 
-import json
 import mmap
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
 
 from tandem.errors import CannotStart
 
@@ -36,9 +37,8 @@ class WrongWeights(CannotStart):
     """A weights file is not what it should be. The sentence names the file; `help` says what to do."""
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """Where one tensor lies."""
+class Entry(Struct, frozen=True, gc=False):
+    """Where one tensor lies. A struct because checkpoints of many experts hold some 300,000 of them."""
 
     file: Path
     name: str
@@ -87,29 +87,39 @@ def read_header(file: Path) -> dict[str, Entry]:
     if len(text) < length:
         raise WrongWeights(f"{file} is truncated: its header alone is {length:,} bytes, it has {size:,}", _FETCH_AGAIN)
     try:
-        header: dict[str, Any] = json.loads(text)
-        entries = {
-            name: _entry(file, name, spec, 8 + length) for name, spec in header.items() if name != "__metadata__"
-        }
-    except (ValueError, KeyError, TypeError, AttributeError):
+        header = _HEADER.decode(text)
+        header.pop("__metadata__", None)
+        if not all(spec.dtype for spec in header.values()):
+            raise ValueError("a tensor of no type")
+    except (msgspec.DecodeError, ValueError):
         raise WrongWeights(f"{file} is not a safetensors file: its header does not read as one", _FETCH_AGAIN) from None
-
+    entries = {name: _entry(file, name, spec, 8 + length) for name, spec in header.items()}
     needed = max((entry.stop for entry in entries.values()), default=8 + length)
     if size < needed:
         raise WrongWeights(f"{file} is truncated: it should have {needed:,} bytes and has {size:,}", _FETCH_AGAIN)
     return entries
 
 
-def _entry(file: Path, name: str, spec: dict[str, Any], base: int) -> Entry:
-    start, stop = (base + int(offset) for offset in spec["data_offsets"])
-    entry = Entry(file, name, spec["dtype"], tuple(int(extent) for extent in spec["shape"]), start, stop)
-    if entry.dtype not in DTYPE_BYTES:
-        raise WrongWeights(f"{file}: `{name}` is stored as {entry.dtype}, which is not supported")
-    if entry.bytes != prod(entry.shape) * DTYPE_BYTES[entry.dtype]:
+class _Spec(Struct, gc=False):
+    """A tensor as a header has it. Everything may be absent because `__metadata__` stands among them."""
+
+    dtype: str = ""
+    shape: tuple[int, ...] = ()
+    data_offsets: tuple[int, int] = (0, 0)
+
+
+_HEADER: Final = msgspec.json.Decoder(dict[str, _Spec])
+
+
+def _entry(file: Path, name: str, spec: _Spec, base: int) -> Entry:
+    (start, stop), size = spec.data_offsets, DTYPE_BYTES.get(spec.dtype)
+    if size is None:
+        raise WrongWeights(f"{file}: `{name}` is stored as {spec.dtype}, which is not supported")
+    if stop - start != prod(spec.shape) * size or start < 0:
         raise WrongWeights(
-            f"{file}: `{name}` is {list(entry.shape)} of {entry.dtype} but takes {entry.bytes:,} bytes", _FETCH_AGAIN
+            f"{file}: `{name}` is {list(spec.shape)} of {spec.dtype} but takes {stop - start:,} bytes", _FETCH_AGAIN
         )
-    return entry
+    return Entry(file, name, spec.dtype, spec.shape, base + start, base + stop)
 
 
 _FETCH_AGAIN: Final = "fetch this file again"
@@ -122,7 +132,7 @@ def read_config(directory: Path) -> dict[str, Any]:
 
 def _json(file: Path) -> dict[str, Any]:
     try:
-        read = json.loads(file.read_bytes())
+        read = msgspec.json.decode(file.read_bytes())
     except OSError as error:
         raise WrongWeights(f"{file} cannot be read: {error.strerror}") from None
     except ValueError as error:
