@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -35,6 +36,14 @@ class FeedForward:
         return self.down(gated_silu(self.gate_up(rows)))
 
 
+class Together(Protocol):
+    """All experts of a layer as one thing."""
+
+    def __call__(self, rows: Tensor, choices: Tensor) -> Tensor:
+        """[rows, hidden] and int64 [rows, chosen] -> float32 [rows, chosen, hidden]"""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Experts:
     router: Projection  # [experts, hidden]
@@ -42,6 +51,7 @@ class Experts:
     chosen: int
     shared: FeedForward
     shared_gate: Projection  # [1, hidden]
+    together: Together | None = None  # the experts again, where kernels run them: `experts` is empty then
 
     def products(self) -> Iterator[Projection]:
         yield from (self.router, self.shared_gate)
@@ -56,14 +66,18 @@ class Experts:
     def __call__(self, rows: Tensor) -> Tensor:
         """[rows, hidden] -> float32 [rows, hidden]"""
         shares, choices = self.route(rows)
-        answers = torch.empty(*choices.shape, rows.shape[1], device=rows.device)
-        for number in torch.unique(choices).tolist():
-            row, rank = (choices == number).nonzero(as_tuple=True)
-            answers[row, rank] = self.experts[number](rows[row]).float()
+        answers = self.together(rows, choices) if self.together else self._one_by_one(rows, choices)
         total = answers[:, 0] * shares[:, :1]
         for rank in range(1, self.chosen):
             total = total + answers[:, rank] * shares[:, rank, None]
         return total + exact.sigmoid(self.shared_gate(rows)) * self.shared(rows).float()
+
+    def _one_by_one(self, rows: Tensor, choices: Tensor) -> Tensor:
+        answers = torch.empty(*choices.shape, rows.shape[1], device=rows.device)
+        for number in torch.unique(choices).tolist():
+            row, rank = (choices == number).nonzero(as_tuple=True)
+            answers[row, rank] = self.experts[number](rows[row]).float()
+        return answers
 
     def route(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Each row's shares, which add up to 1, and their experts, best first: float32 and int64 [rows, chosen]."""

@@ -116,7 +116,7 @@ class NgramMemory:
 
     def __call__(self, streams: Tensor, run: Pass) -> Tensor:
         """float32 [rows, streams, hidden], to be added to the streams."""
-        history = torch.cat([self._history(run.tokens[span.place], span) for span in run.spans])
+        history = run.filled(torch.cat([self._history(run.tokens[span.place], span) for span in run.spans]))
         embedded = moved(self._table.read(self._hashing.rows(history)).flatten(1).to(self._dtype), streams.device)
         keys = self._key_norm(self._keys(embedded).float().view_as(streams))
         values = self._values(embedded).float()[:, None]
@@ -124,7 +124,7 @@ class NgramMemory:
         gates = exact.sigmoid(agreement.abs().clamp_min(1e-6).sqrt() * agreement.sign())
         brought = gates * values
         normed = self._conv_norm(brought).flatten(1).to(self._dtype)
-        around = torch.cat([self._convolve(normed[span.place], span) for span in run.spans])
+        around = run.filled(torch.cat([self._convolve(normed[span.place], span) for span in run.spans]))
         brought += functional.silu(around.view_as(brought))
         return brought
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -15,6 +16,9 @@ from torch import Tensor
 from tandem.model.interface import Block, SequenceState, Wants
 from tandem.model.placement import HOST, moved
 from tandem.model.tree import Tree, chain
+
+if TYPE_CHECKING:
+    from tandem.model.rounds import RoundTables
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +47,22 @@ class Pass:
     positions: Tensor  # int64 [rows], on the model's device, as all that follows
     spans: tuple[Span, ...]
     wanted: Tensor | None  # int64, rows whose logits are wanted; None: all
+    tables: RoundTables | None = None  # of a round that runs on kernels; `spans` are not looked at then
+
+    def filled(self, answer: Tensor) -> Tensor:
+        """[rows of all spans, ...] -> [rows, ...]: rows the pass was filled up with are what its first row is."""
+        missing = self.positions.shape[0] - answer.shape[0]
+        return answer if not missing else torch.cat([answer, answer[:1].expand(missing, *answer.shape[1:])])
 
 
-def passes(blocks: Sequence[Block], row_bucket: int, device: torch.device = HOST.device) -> list[Pass]:
+def passes(
+    blocks: Sequence[Block], row_bucket: int, device: torch.device = HOST.device, fill_to: int = 0
+) -> list[Pass]:
     """Cut the blocks of one call, in order, into runs: blocks share one while their rows fit `row_bucket`, a longer
-    block (a prefill chunk) runs alone, and no block is split."""
+    block (a prefill chunk) runs alone, and no block is split. A run of fewer rows than `fill_to` gets copies of its
+    first row."""
     assert len({id(block.state) for block in blocks}) == len(blocks), "two blocks of one sequence in a call"
-    return [_stack(shared, row_bucket, device) for shared in _shares(blocks, row_bucket)]
+    return [_stack(shared, row_bucket, device, fill_to) for shared in _shares(blocks, row_bucket)]
 
 
 def _shares(blocks: Sequence[Block], row_bucket: int) -> Iterator[list[Block]]:
@@ -65,7 +78,7 @@ def _shares(blocks: Sequence[Block], row_bucket: int) -> Iterator[list[Block]]:
         yield shared
 
 
-def _stack(blocks: Sequence[Block], row_bucket: int, device: torch.device) -> Pass:
+def _stack(blocks: Sequence[Block], row_bucket: int, device: torch.device, fill_to: int) -> Pass:
     spans: list[Span] = []
     positions: list[int] = []
     wanted: list[int] = []
@@ -79,8 +92,12 @@ def _stack(blocks: Sequence[Block], row_bucket: int, device: torch.device) -> Pa
         spans.append(Span(block.state, block.start, first, block.rows, tree, settled, mask))
         positions += [block.start + depth for depth in tree.depths]
         wanted += range({Wants.ALL: first, Wants.LAST: end - 1, Wants.NONE: end}[block.wants], end)
+    tokens, rows = [block.tokens for block in blocks], len(positions)
+    if rows < fill_to:
+        tokens.append(tokens[0][:1].expand(fill_to - rows))
+        positions += positions[:1] * (fill_to - rows)
     return Pass(
-        tokens=torch.cat([block.tokens for block in blocks]) if len(blocks) > 1 else blocks[0].tokens,
+        tokens=torch.cat(tokens) if len(tokens) > 1 else tokens[0],
         positions=moved(torch.tensor(positions), device),
         spans=tuple(spans),
         wanted=moved(torch.tensor(wanted, dtype=torch.int64), device) if len(wanted) < len(positions) else None,

@@ -45,6 +45,15 @@ class Tree:
             seen[row] |= seen[parent]
         return seen
 
+    @cached_property
+    def paths(self) -> Tensor:
+        """int64 [rows, rows]: `[row, depth]` is the row so deep on the path to `row`; 0 behind its end."""
+        paths = torch.zeros(self.rows, self.rows, dtype=torch.int64)
+        for row in range(self.rows):
+            path = self.path_to(row)
+            paths[row, : len(path)] = torch.tensor(path)
+        return paths
+
     def is_straight(self, row: int) -> bool:
         """Whether the path to `row` is all the rows up to it."""
         return self.depths[row] == row

@@ -18,6 +18,7 @@ from torch import Tensor
 from tandem.model.placement import HOST, Placement
 from tandem.model.weights import blockscaled
 from tandem.model.weights.blockscaled import Stored
+from tandem.model.weights.packed import Packed, can_stay_packed, pack, plain
 from tandem.model.weights.safetensors import (
     DTYPE_BYTES,
     Entry,
@@ -51,6 +52,10 @@ class Source(Protocol):
         self, name: str, *shape: int, dtype: torch.dtype = torch.float32, device: torch.device | None = None
     ) -> Tensor:
         """The tensor, of this shape, in `dtype`; on the model's device unless another is named."""
+        ...
+
+    def packed(self, name: str, out: int, width: int) -> Packed:
+        """The matrix in the values it is stored in; what no kernel reads, in bfloat16."""
         ...
 
     def table(self, names: Sequence[str], rows: int, width: int) -> Table:
@@ -137,6 +142,9 @@ class Survey:
                 blockscaled.check(stored, self._checkpoint.fp8_block)
         return torch.empty(shape, dtype=dtype, device="meta")
 
+    def packed(self, name: str, out: int, width: int) -> Packed:
+        return plain(self.take(name, out, width, dtype=torch.bfloat16))
+
     def table(self, names: Sequence[str], rows: int, width: int) -> Table:
         parts = [self._checkpoint.entries.get(name) for name in names]
         found = [part for part in parts if part is not None]
@@ -202,6 +210,18 @@ class Reader:
             self._copy(stored, out.view(-1))
         return out
 
+    def packed(self, name: str, out: int, width: int) -> Packed:
+        stored = self._checkpoint.find(name)
+        if not isinstance(stored, Stored) or not can_stay_packed(stored.format, self._checkpoint.fp8_block):
+            return plain(self.take(name, out, width, dtype=torch.bfloat16))
+        assert stored.shape == (out, width), "surveyed before it is read"
+        values = torch.empty(stored.values.shape, dtype=torch.uint8, device=self.placement.device)
+        self._copy_bytes(stored, values.view(-1))
+        scales = self._whole(stored.scales)
+        check_scales(stored, scales)
+        overall = None if stored.overall is None else self._whole(stored.overall).to(values.device)
+        return pack(stored.format, stored.shape, values, scales.to(values.device), overall)
+
     def table(self, names: Sequence[str], rows: int, width: int) -> Table:
         parts = [self._checkpoint.entries[name] for name in names]
         self._kept.update(part.file for part in parts)
@@ -225,6 +245,16 @@ class Reader:
             piece = flat[(start - entry.start) // size : (stop - entry.start) // size]
             piece.copy_(_view(shard, entry.dtype, start, stop))
             _check_finite(entry, piece, (start - entry.start) // size)
+            self._advance(stop - start)
+
+    def _copy_bytes(self, stored: Stored, flat: Tensor) -> None:
+        entry = stored.values
+        shard = self._shard(entry.file)
+        for start, stop in shard.pieces(entry, 1):
+            piece = flat[start - entry.start : stop - entry.start]
+            piece.copy_(_view(shard, "U8", start, stop))
+            if entry.dtype == "F8_E4M3" and bool(((piece & 0x7F) == 0x7F).any()):
+                raise _broken(entry, int(((piece & 0x7F) == 0x7F).nonzero()[0]) + start - entry.start)
             self._advance(stop - start)
 
     def _dequantize(self, stored: Stored, out: Tensor) -> None:
@@ -299,8 +329,16 @@ def _view(shard: Mapping, dtype: str, start: int, stop: int) -> Tensor:
 
 def _check_finite(entry: Entry, piece: Tensor, first: int) -> None:
     if piece.is_floating_point() and not bool(piece.isfinite().all()):
-        flat = int((~piece.reshape(-1).isfinite()).nonzero()[0]) + first
-        raise WrongWeights(
-            f"{entry.file}: `{entry.name}` holds a value that is not a number (element {flat:,})",
-            "fetch this file again; if it stays, the published weights are broken",
-        )
+        raise _broken(entry, int((~piece.reshape(-1).isfinite()).nonzero()[0]) + first)
+
+
+def check_scales(stored: Stored, scales: Tensor) -> None:
+    """A scale that is not a number makes a whole block so."""
+    _check_finite(stored.scales, scales.float() if scales.is_floating_point() else scales, 0)
+
+
+def _broken(entry: Entry, element: int) -> WrongWeights:
+    return WrongWeights(
+        f"{entry.file}: `{entry.name}` holds a value that is not a number (element {element:,})",
+        "fetch this file again; if it stays, the published weights are broken",
+    )
