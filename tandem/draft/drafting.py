@@ -112,7 +112,7 @@ class Drafting:
         self.drafted: dict[str, int] = {}  # guesses checked, by source
         self.accepted: dict[str, int] = {}  # of them, the model's own choice
         self.draft_seconds = 0.0
-        self._nodes = nodes
+        self.nodes = nodes
         self._prices = prices
         self._calibration = Calibration()
         self._clock = clock
@@ -125,8 +125,10 @@ class Drafting:
         """A tree for each bid, in order; one row a slot and all trees together are at most `row_limit` rows, if the
         slots alone are not more."""
         context = sum(bid.rows for bid in bids) // len(bids) if bids else 0
-        limits = [max(0, min(bid.limit, self._nodes, row_limit - len(bids))) for bid in bids]
+        limits = [max(0, min(bid.limit, self.nodes, row_limit - len(bids))) for bid in bids]
         if not any(limits) or not (self.guessers or any(bid.forced for bid in bids)):
+            return Guesses((NO_GUESS,) * len(bids), context)
+        if not self._prices.knows(len(bids), context):  # what guesses have to beat comes first
             return Guesses((NO_GUESS,) * len(bids), context)
         prices = self._prices.table(row_limit, context)
         due = [guesser for guesser in self.guessers if guesser.worth.is_due(prices[len(bids)])]

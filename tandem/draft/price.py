@@ -66,6 +66,11 @@ class Staircase:
             self._tables[key] = [self.load * ms for ms in self._unloaded(*key)]
         return self._tables[key]
 
+    def knows(self, rows: int, context: int) -> bool:
+        """Whether such a pass was measured or paid for, at about this context."""
+        bucket = _bucket(context)
+        return rows in self._measured.get(bucket, ()) or rows in self._paid.get(bucket, ())
+
     def observe(self, rows: int, context: int, ms: float) -> None:
         """A pass took this long. What is no time at all (a clock that stood still) tells nothing."""
         if not ms > 0:
