@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.draft.calibration import Calibration
 from tandem.draft.share import best_count, share
-from tandem.draft.tree import NO_GUESS, ROOT, DraftTree, Origin, chain, merge
-from tandem.draft.worth import Worth
+from tandem.draft.tree import NO_GUESS, DraftTree, Origin, chain
 
 A, B = Origin("a"), Origin("b")
 FLAT = [10.0] * 17
@@ -92,93 +88,3 @@ def test_the_pass_never_has_more_rows_than_it_may(sizes: list[int], limit: int, 
     trees = share([run(nodes, 0.9) for nodes in sizes], prices, limit, 0.0)
     assert len(trees) == len(sizes) and all(tree.is_sound for tree in trees)
     assert sum(tree.nodes for tree in trees) <= max(0, limit - len(sizes))
-
-
-# --- how likely guesses are -------------------------------------------------------------------------------------
-
-
-def test_a_drafters_opinion_counts_until_its_guesses_were_judged() -> None:
-    calibration = Calibration()
-    assert calibration.rate(run(3, 0.8)).scores == pytest.approx(run(3, 0.8).scores)
-    for turn in range(300):
-        calibration.learn(run(1, 0.8), [0 if turn % 4 == 0 else 9])
-    assert calibration.probability(A, 0.8) == pytest.approx(0.25, abs=0.05)
-    assert calibration.probability(B, 0.8) == pytest.approx(0.8), "another origin"
-    assert calibration.probability(A, 0.2) == pytest.approx(0.2), "another grade of certainty"
-
-
-def test_what_was_learned_fades() -> None:
-    calibration = Calibration()
-    for is_true in [False] * 1000 + [True] * 150:
-        calibration.judge(A, 0.5, is_true)
-    assert calibration.probability(A, 0.5) > 0.85
-
-
-def test_guesses_are_judged_where_their_parent_came() -> None:
-    tree = merge([chain([1, 2, 3], [0.6, 0.5, 0.4], A), chain([4, 5], [0.3, 0.2], B)])
-    calibration = Calibration()
-    before = [calibration.probability(origin, 0.9) for origin in (A, B)]
-    calibration.learn(tree, [1, 7])  # 1 came, 2 did not, of 3 nothing is known; 4 did not come, of 5 nothing is known
-    assert calibration.probability(A, 0.6) > 0.6
-    assert calibration.probability(A, 0.5 / 0.6) < 0.5 / 0.6
-    assert calibration.probability(A, 0.4 / 0.5) < 0.8  # of the grade of 0.5 / 0.6
-    assert calibration.probability(B, 0.3) < 0.3
-    assert calibration.probability(B, 0.2 / 0.3) == pytest.approx(0.2 / 0.3)
-    assert [calibration.probability(origin, 0.9) for origin in (A, B)] == before
-    calibration.learn(tree, [])
-    assert [calibration.probability(origin, 0.9) for origin in (A, B)] == before
-
-
-@given(st.lists(st.tuples(st.floats(0, 1), st.booleans()), max_size=60), st.floats(0, 1))
-def test_ratings_are_probabilities_that_never_rise_along_a_path(judged: list[tuple[float, bool]], q: float) -> None:
-    calibration = Calibration()
-    for opinion, is_true in judged:
-        calibration.judge(A, opinion, is_true)
-    rated = calibration.rate(run(6, q))
-    assert rated.is_sound and all(high >= low for high, low in pairwise((1.0, *rated.scores)))
-
-
-def test_a_node_behind_an_impossible_one_is_impossible() -> None:
-    tree = DraftTree((1, 2), (ROOT, 0), (0.0, 0.0), (A, A))
-    assert Calibration().rate(tree).scores == (0.0, 0.0)
-
-
-# --- whether a drafter pays -------------------------------------------------------------------------------------
-
-
-def asked_in(worth: Worth, rounds: int, saved: float, cost: float, round_ms: float = 15.0) -> int:
-    asked = 0
-    for _ in range(rounds):
-        if worth.is_due(round_ms):
-            asked += 1
-            worth.learn(saved, cost)
-    return asked
-
-
-@pytest.mark.parametrize("cost", [0.5, 5.0, 50.0])
-def test_asking_what_does_not_pay_takes_a_hundredth_of_the_time(cost: float) -> None:
-    worth = Worth()
-    asked_in(worth, 50, 0.0, cost)
-    assert not worth.pays
-    rounds = 40_000
-    assert 0 < asked_in(worth, rounds, 0.0, cost) * cost <= 0.011 * rounds * 15.0
-
-
-def test_what_pays_is_asked_every_round_and_what_starts_to_pay_is_found() -> None:
-    worth = Worth()
-    assert asked_in(worth, 100, 6.0, 5.0) == 100
-    asked_in(worth, 2000, 0.0, 5.0)
-    assert not worth.pays
-    asked_in(worth, 500, 20.0, 5.0)
-    assert worth.pays and asked_in(worth, 100, 20.0, 5.0) == 100
-
-
-def test_what_costs_next_to_nothing_is_always_asked() -> None:
-    worth = Worth()
-    assert asked_in(worth, 1000, 0.0, 0.1) == 1000
-
-
-def test_a_slow_first_ask_is_no_verdict() -> None:
-    worth = Worth()
-    worth.learn(0.0, 900.0)
-    assert asked_in(worth, 100, 6.0, 5.0) == 100
