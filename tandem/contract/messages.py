@@ -79,7 +79,7 @@ class Generate(Message, frozen=True):
     grammar: Grammar | None = None
     reasoning: Reasoning | None = None
     top_logprobs: int | None = None  # best candidates reported with each token, 0 to 20; None: no scores at all
-    end_loops: bool = False  # an answer that repeats itself without end is ended; otherwise it is reported
+    end_loops: bool | None = None  # an answer that repeats itself is ended, or only reported; None: as the plan says
 
 
 class Cancel(Message, frozen=True):

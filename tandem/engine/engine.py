@@ -252,7 +252,7 @@ class Engine:
         seed = self._world.noise() if ask.sampling.seed is None else ask.sampling.seed
         choice = choice_for(ask, self._model.config.vocab, seed, start.request.grammar)
         followed = self._drafting.begin(start.slot.state, ask.scope)
-        ends_loops = ask.end_loops or self._ends_loops
+        ends_loops = self._ends_loops if ask.end_loops is None else ask.end_loops
         rows = route.resume_at
         sequence = Sequence(start.request, choice, followed, route.max_tokens, rows, now, rows, ends_loops)
         start.slot.begin(sequence)

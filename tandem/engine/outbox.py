@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 
+from tandem.conductor.monitor import is_runaway
 from tandem.contract.messages import (
     Counters,
     Finished,
@@ -106,6 +107,12 @@ class Outbox:
         assert end is not None, "only what has ended is retired"
         self.tally.cancelled += end is FinishReason.CANCELLED
         first = sequence.first_token or now
+        thinking, loop = sequence.choice.num_thinking(sequence.written), sequence.choice.watch.seen
+        runaway = is_runaway(thinking, sequence.max_tokens)
+        if loop is not None:
+            log.info("[monitor] %s: %d tokens came %d times in a row", request.ask.id, loop.period, loop.repeats)
+        if runaway:
+            log.info("[monitor] %s: %d of %d tokens were thinking", request.ask.id, thinking, sequence.max_tokens)
         finished = Finished(
             id=request.ask.id,
             reason=end,
@@ -118,8 +125,9 @@ class Outbox:
             rounds=sequence.rounds,
             drafted=sequence.drafted,
             accepted=sequence.accepted,
-            reasoning_tokens=sequence.choice.num_thinking(sequence.written),
-            loop=sequence.choice.watch.seen,
+            reasoning_tokens=thinking,
+            loop=loop,
+            runaway=runaway,
         )
         self.tell(request.peer, finished)
 

@@ -79,7 +79,6 @@ class Exchange(Generic[Wanted]):
             vocabulary=service.prompts.tokenizer.vocabulary,
             window=service.plan.gateway.window,
             slots=len(service.plan.engine.slots),
-            end_loops=service.plan.engine.end_loops,
             scope=self._account.caller.scope,
         )
         service.metrics.reading.inc(time.perf_counter() - self._arrived)

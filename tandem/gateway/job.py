@@ -42,11 +42,9 @@ def make_job(
     vocabulary: Vocabulary,
     window: int,
     slots: int,
-    end_loops: bool,
     scope: str,
 ) -> Job:
     """Every prompt `n` times. `max_tokens` None takes the declared default; any is cut to the room in the window.
-    `end_loops` holds where the request says nothing.
 
     Raises `ApiError` 400 for a bias on a token that does not exist and for more choices than can ever be here at once.
     """
@@ -64,7 +62,7 @@ def make_job(
             scope=scope,
             reasoning=_limited(prompt.reasoning, wanted.thinking_limit),
             top_logprobs=wanted.num_top,
-            end_loops=end_loops if wanted.end_loops is None else wanted.end_loops,
+            end_loops=wanted.end_loops,
         )
         for index, prompt in enumerate(prompt for prompt in prompts for _ in range(copies))
     )

@@ -236,17 +236,11 @@ async def test_an_answer_without_a_loop_says_nothing_of_one(start: Start) -> Non
         assert "tandem" not in (await appliance.chat(end_loops=True)).json()["choices"][0]
 
 
-@pytest.mark.parametrize(("profile", "asked", "ends"), [(False, None, False), (True, None, True), (True, False, False)])
-async def test_the_profile_speaks_for_requests_that_say_nothing(
-    start: Start, profile: bool, asked: bool | None, ends: bool
-) -> None:
+async def test_whether_loops_end_is_passed_on_as_asked(start: Start) -> None:
     async with start() as appliance:
-        plan = appliance.service.plan
-        appliance.service.plan = msgspec.structs.replace(
-            plan, engine=msgspec.structs.replace(plan.engine, end_loops=profile)
-        )
-        await appliance.chat(end_loops=asked)
-        assert appliance.engine.requests[0].end_loops is ends
+        for asked in (None, True, False):
+            await appliance.chat(end_loops=asked)
+        assert [request.end_loops for request in appliance.engine.requests] == [None, True, False]
 
 
 async def test_thinking_that_ran_away_is_told(start: Start) -> None:
