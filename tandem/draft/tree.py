@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Final, NamedTuple
@@ -88,18 +88,6 @@ def prune(tree: DraftTree, nodes: int) -> DraftTree:
     if tree.nodes <= nodes:
         return tree
     return tree.only(sorted(range(tree.nodes), key=lambda node: (-tree.scores[node], node))[:nodes])
-
-
-def walk(tree: DraftTree, choose: Callable[[int], int]) -> tuple[list[int], list[int]]:
-    """The accepted path as rows of the block, from row 0 on, and the token that `choose` takes at each of them.
-
-    `choose(row)` is called for these rows only, in order. The last token has no row: it comes for free.
-    """
-    rows, chosen = [0], [choose(0)]
-    while (node := tree.child(rows[-1] - 1, chosen[-1])) is not None:
-        rows.append(node + 1)
-        chosen.append(choose(node + 1))
-    return rows, chosen
 
 
 def merge(trees: Iterable[DraftTree]) -> DraftTree:

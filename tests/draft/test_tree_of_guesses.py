@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.draft.tree import NO_GUESS, ROOT, DraftTree, Origin, chain, force, merge, prune, walk
+from tandem.draft.tree import NO_GUESS, ROOT, DraftTree, Origin, chain, force, merge, prune
 from tandem.model.tree import Tree
 
 A, B, FORCED = Origin("a"), Origin("b", match=3), Origin("forced")
@@ -113,21 +113,12 @@ def test_the_block_of_a_tree_is_one_the_model_takes(tree: DraftTree) -> None:
 
 
 @given(trees(), st.lists(st.integers(0, 5), min_size=12, max_size=12))
-def test_a_walk_ends_where_the_choice_leaves_the_tree(tree: DraftTree, text: list[int]) -> None:
+def test_the_path_of_a_text_ends_where_the_text_leaves_the_tree(tree: DraftTree, text: list[int]) -> None:
     tree = merge([tree])
-    asked: list[int] = []
-
-    def choose(row: int) -> int:
-        asked.append(row)
-        return text[len(asked) - 1]
-
-    rows, chosen = walk(tree, choose)
-    assert asked == rows and len(chosen) == len(rows)
-    assert Tree(tree.to_block_parents()).is_path(rows)
-    assert chosen == text[: len(chosen)]
-    assert [tree.tokens[row - 1] for row in rows[1:]] == chosen[:-1]
-    assert tuple(chosen) not in root_paths(tree)
-    assert tree.path(text) == [row - 1 for row in rows[1:]]
+    path = tree.path(text)
+    assert Tree(tree.to_block_parents()).is_path([0, *(node + 1 for node in path)])
+    assert [tree.tokens[node] for node in path] == text[: len(path)]
+    assert tuple(text[: len(path) + 1]) not in root_paths(tree)
 
 
 @given(trees(), st.lists(st.integers(0, 5), max_size=4))
