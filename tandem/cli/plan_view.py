@@ -13,7 +13,7 @@ from rich.text import Text
 
 from tandem.config import Documents
 from tandem.config.documents import Kv
-from tandem.contract.plan import Basis, Box, MemoryItem, Plan
+from tandem.contract.plan import Basis, Box, DraftPlan, MemoryItem, Plan
 from tandem.planner.arithmetic import slot_bytes
 from tandem.planner.diff import Change
 from tandem.planner.serving import Serving
@@ -48,6 +48,7 @@ def print_plan(documents: Documents, plan: Plan) -> None:
         f"{engine.family} in {engine.compute} on {engine.device}, {engine.threads} threads, chunks of {engine.chunk}"
     )
     _say(console, f"{served}; `{gateway.model}` at http://{gateway.host}:{gateway.port}/v1")
+    _say(console, _drafting(engine.draft))
     console.print(_limits(plan))
     if documents.profile.facts:
         console.print(_facts(documents))
@@ -188,6 +189,19 @@ def _programs(plan: Plan) -> Table:
             program.fingerprint,
         )
     return table
+
+
+def _drafting(draft: DraftPlan | None) -> str:
+    if draft is None:
+        return "drafting: off, every round writes one token a slot"
+    who = []
+    if (lookup := draft.lookup) is not None:
+        stored = "this request alone" if lookup.scope == "request" else f"a store of {lookup.scope}"
+        stored += " that learns nothing" if lookup.readonly else ""
+        who.append(f"lookup in {stored}" + (f" and {lookup.corpus}" if lookup.corpus else ""))
+    who += ["the model's own head where its weights carry one"] if draft.mtp else []
+    who += [f"{draft.model.weights} in {draft.model.compute}"] if draft.model is not None else []
+    return f"drafting: up to {draft.nodes} guesses a slot and round, by {', '.join(who) or 'what a grammar forces'}"
 
 
 def _limits(plan: Plan) -> Table:

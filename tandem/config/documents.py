@@ -8,7 +8,7 @@ such keys are optional here and say so in their description.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -210,6 +210,11 @@ class Engine(Section):
     chunk: Annotated[int, Field(ge=16, le=65_536)] | None = Field(
         default=None, description="Rows of one prefill piece. Default: the profile's."
     )
+    end_loops: bool | None = Field(
+        default=None,
+        description="End an answer that repeats itself without end, also where the request does not say so. "
+        "Default: the profile's.",
+    )
 
 
 class SamplingSection(Section):
@@ -224,6 +229,74 @@ class SamplingSection(Section):
     repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = Field(default=None, description="Neutral: 1.")
 
 
+class Switched(Section):
+    """A section that may be written as `off`, which is short for `enabled: off`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _switch(cls, value: object) -> object:
+        return {"enabled": value} if isinstance(value, bool) else value
+
+    def over(self, below: Self) -> Self:
+        """What this one says and, where it says nothing, what `below` says."""
+        said: dict[str, Any] = {}
+        for name in type(self).model_fields:
+            mine, its = getattr(self, name), getattr(below, name)
+            said[name] = mine.over(its) if isinstance(mine, Switched) else its if mine is None else mine
+        return type(self).model_construct(**said)
+
+
+class Lookup(Switched):
+    """Guesses from text seen before: the request's own, and a store of token ids, never of text."""
+
+    renamed = {
+        "store": "`scope: request` stores nothing",
+        "path": "the store lies in `draft` under the `state` directory",
+    }
+    enabled: bool | None = Field(default=None, description="Neutral: on. `lookup: off` is short for it.")
+    scope: Literal["request", "outputs", "all"] | None = Field(
+        default=None,
+        description="What the store learns: nothing, what was written, or prompts as well. Neutral: `outputs`.",
+    )
+    size: Annotated[Size, Field(ge=1 << 20)] | None = Field(
+        default=None, description="Memory the store and its index may take; the oldest is forgotten. Neutral: 64 MiB."
+    )
+    readonly: bool | None = Field(default=None, description="The store answers and learns nothing. Neutral: off.")
+    corpus: Word | None = Field(
+        default=None,
+        description="A text file that is read at start; relative to the appliance's document, or absolute.",
+    )
+
+
+class DraftModel(Switched):
+    """A smaller model with the same tokenizer that guesses."""
+
+    enabled: bool | None = Field(default=None, description="Neutral: on where `weights` are named.")
+    weights: Annotated[str, Field(pattern=r"^(package|path|hub):.+$")] | None = Field(
+        default=None, description="Where its files lie, as in a profile's `weights.source`; they are not fetched."
+    )
+    compute: Word | None = Field(default=None, description="The number format it computes in. Neutral: the engine's.")
+    in_memory: Size | None = Field(default=None, description="What it takes, its rows of all slots included.")
+
+
+class Draft(Switched):
+    """Guesses of what comes next, checked beside what is written anyway: they change when text arrives, never what it
+    says. Each key left out takes the profile's word, then the neutral value."""
+
+    renamed = {"num_nodes": "it is `nodes`", "ngram": "it is `lookup`", "speculative": "it is `enabled`"}
+    enabled: bool | None = Field(
+        default=None, description="Neutral: on. `draft: off` is short for it; then a round writes one token a slot."
+    )
+    nodes: Annotated[int, Field(ge=1, le=63)] | None = Field(
+        default=None, description="The most guesses a slot brings to a round. Neutral: 15."
+    )
+    lookup: Lookup = Field(default=Lookup(), description="Guesses from text seen before.")
+    mtp: bool | None = Field(
+        default=None, description="Guesses of the model's own head for them, where its weights carry one. Neutral: on."
+    )
+    model: DraftModel = Field(default=DraftModel(), description="Guesses of a smaller model.")
+
+
 class Downloads(Section):
     """Where `tandem pull` gets weights whose source is `hub:`."""
 
@@ -231,6 +304,10 @@ class Downloads(Section):
         default="https://huggingface.co",
         description="An `http://` or `https://` address that answers `/OWNER/NAME/resolve/REVISION/FILE`.",
     )
+    token_variable: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=100)] | None = Field(
+        default=None, description="The name of an environment variable that holds the token gated models ask for."
+    )
+    token_file: Word | None = Field(default=None, description="A file that holds it instead.")
 
 
 class Appliance(Section):
@@ -262,6 +339,7 @@ class Appliance(Section):
     ledger: Ledger = Field(default=Ledger(), description="One row a request, never text.")
     engine: Engine = Field(default=Engine(), description="The process that owns the big model.")
     sampling: SamplingSection = Field(default=SamplingSection(), description="What an unspoken request gets.")
+    draft: Draft = Field(default=Draft(), description="Guesses that make text arrive sooner.")
     downloads: Downloads = Field(default=Downloads(), description="Where weights come from.")
 
 
@@ -272,13 +350,14 @@ class Weights(Section):
     """The model's files, and what they take once loaded."""
 
     source: Annotated[str, Field(pattern=r"^(package|path|hub):.+$")] = Field(
-        description="`package:MODULE/FILE`, `path:FILE`, `path:DIRECTORY` or `hub:OWNER/NAME/FILE@REVISION`."
+        description="`package:MODULE/FILE`, `path:FILE`, `path:DIRECTORY`, `hub:OWNER/NAME@COMMIT` (a directory) or "
+        "`hub:OWNER/NAME/FILE@REVISION`."
     )
     distribution: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+==[A-Za-z0-9.!+_-]+$")] | None = Field(
         default=None, description="The pinned distribution that carries a `package:` source, as `NAME==VERSION`."
     )
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = Field(
-        default=None, description="Of the file, 64 hexadecimal digits; required for `hub:`, not for a directory."
+        default=None, description="Of the file, 64 hexadecimal digits; required for a `hub:` file, not for a directory."
     )
     size: Size | None = Field(default=None, description="Of the file, not for a directory.")
     in_memory: dict[str, Figure] = Field(
@@ -317,6 +396,7 @@ class Serving(Section):
     side_window: Rows = Field(description="Rows a side slot can hold.")
     graphs: bool = Field(default=False, description="Verify graphs on side slots.")
     kv_pool: bool = Field(default=False, description="Rows get memory when they are written.")
+    end_loops: bool = Field(default=False, description="An answer that repeats itself without end is ended.")
 
 
 class Fact(Section):
@@ -343,6 +423,7 @@ class Profile(Section):
     workspace: Figure = Field(description="The most one prefill chunk takes while it runs.")
     serving: Serving = Field(description="How this model is served unless the appliance says otherwise.")
     sampling: SamplingSection = Field(default=SamplingSection(), description="What an unspoken request gets.")
+    draft: Draft = Field(default=Draft(), description="Guesses that make text arrive sooner.")
     facts: tuple[Fact, ...] = Field(default=(), description="What is known about it, with how it is known.")
 
 

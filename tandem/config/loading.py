@@ -13,12 +13,12 @@ from typing import Final
 
 from tandem.config.cautions import find_cautions
 from tandem.config.documents import Appliance, Profile, Residency
-from tandem.config.names import check_names
+from tandem.config.names import check_names, drafting_model
 from tandem.config.paths import is_file, under
 from tandem.config.settings import read_overrides, without_keys
 from tandem.config.shape import closest, read_shape, words
 from tandem.config.source import Layers, Tree, read_tree
-from tandem.config.weights import Located, locate
+from tandem.config.weights import Located, locate, locate_source
 from tandem.errors import DocumentError, Place, Problem
 
 SHIPPED: Final = Path(__file__).resolve().parents[2]  # profiles/ and residency/ that come with us
@@ -39,6 +39,7 @@ class Documents:
     files: tuple[Path, ...]  # every document that was read
     layers: Layers  # the appliance under its overrides: where a finding about it points
     cautions: tuple[str, ...] = ()  # what is allowed, and seldom meant
+    draft_weights: Path | None = None  # absolute; None where no model drafts
 
     def place(self, *path: str) -> Place | None:
         """Where the appliance (or a variable or flag over it) says `path`, or the section around it; else None."""
@@ -121,12 +122,14 @@ class _Reader:
         state = under(self.base, appliance.state).absolute()
         try:
             weights = locate(profile.weights, self.base, state)
+            source = drafting_model(appliance, profile)
+            draft_weights = None if source is None else locate_source(source, self.base, state).absolute()
         except ValueError as error:
             self.problems.append(Problem("bad-text", f"{error}", layers.nearest(("profile",))))
             return None
         return Documents(
             path, appliance, _stem(profile_name), profile, _stem(residency_name), residency,
-            weights, state, tuple(self.files), layers, find_cautions(appliance, self.base, environment),
+            weights, state, tuple(self.files), layers, find_cautions(appliance, self.base, environment), draft_weights,
         )  # fmt: skip
 
     def _named_profile(self, name: str, place: Place | None) -> Profile | None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from tandem.config.documents import Appliance, Claims, Keys, Profile, Residency
+from tandem.config.documents import Appliance, Claims, Draft, Keys, Profile, Residency
 from tandem.config.paths import is_directory, is_file, under
 from tandem.config.shape import words
 from tandem.config.source import Layers
+from tandem.config.weights import is_hub_directory
 from tandem.errors import Problem
 from tandem.units import format_bytes
 
@@ -27,7 +28,9 @@ def check_names(
         *_floors(appliance, residency, layers),
         *_claims(appliance, residency.claims, layers),
         *_keys(appliance, layers, base, environment),
+        *_token(appliance, layers),
         *_weights(profile, layers, base),
+        *_drafting(appliance.draft.over(profile.draft), layers, base),
         *_state(appliance, layers, base),
     ]
 
@@ -132,6 +135,14 @@ def _keys(appliance: Appliance, layers: Layers, base: Path, environment: Mapping
     return []
 
 
+def _token(appliance: Appliance, layers: Layers) -> list[Problem]:
+    """Where the token of `downloads` is read. It is looked at when something is fetched, not before."""
+    if appliance.downloads.token_file is None or appliance.downloads.token_variable is None:
+        return []
+    message = "`token_file` and `token_variable` cannot both say where the token is read"
+    return [Problem("not-allowed", message, layers.nearest(("downloads", "token_file")), (), "keep one of them")]
+
+
 def _no_keys(message: str, path: tuple[str, str], layers: Layers) -> Problem:
     notes = ("without its keys the API would be open, so nothing starts",)
     return Problem("not-found", message, layers.nearest(path), notes, Keys.remark)
@@ -144,7 +155,12 @@ def _weights(profile: Profile, layers: Layers, base: Path) -> list[Problem]:
         message = f"`sha256` and `size` prove one file, and this profile's weights are a directory: {path}"
         help = "leave both out: the engine compares the directory's headers with its config.json before it reads"
         return [Problem("not-allowed", message, layers.nearest(("profile",)), (), help)]
-    if weights.source.startswith("hub:") and weights.sha256 is None:
+    whole = is_hub_directory(weights.source)
+    if whole and (weights.sha256 or weights.size):
+        message = "`sha256` and `size` prove one file, and this profile's weights are a directory of a hub"
+        help = "leave both out: the commit in `source` pins it, and the hub states what each of its files is"
+        return [Problem("not-allowed", message, layers.nearest(("profile",)), (), help)]
+    if weights.source.startswith("hub:") and weights.sha256 is None and not whole:
         message = "this profile's weights come from a hub and pin no `sha256`"
         help = "add the file's `sha256` to the profile: what is fetched is proved by it"
     elif profile.serving.compute not in weights.in_memory:
@@ -153,6 +169,33 @@ def _weights(profile: Profile, layers: Layers, base: Path) -> list[Problem]:
     else:
         return []
     return [Problem("missing-key", message, layers.nearest(("profile",)), (), help)]
+
+
+def drafting_model(appliance: Appliance, profile: Profile) -> str | None:
+    """The source of the weights of a model that guesses; None where none does."""
+    draft = appliance.draft.over(profile.draft)
+    return None if draft.enabled is False or draft.model.enabled is False else draft.model.weights
+
+
+def _drafting(draft: Draft, layers: Layers, base: Path) -> list[Problem]:
+    """Of a section that is switched off nothing is asked."""
+    if draft.enabled is False:
+        return []
+    problems = []
+    corpus, model = draft.lookup.corpus, draft.model
+    if draft.lookup.enabled is not False and corpus is not None and not is_file(under(base, corpus)):
+        message = f"there is no text to look up at {under(base, corpus)}"
+        problems.append(Problem("not-found", message, layers.nearest(("draft", "lookup", "corpus"))))
+    place = layers.nearest(("draft", "model"))
+    if model.enabled and model.weights is None:
+        problems.append(
+            Problem("missing-key", "no weights are named for the model that guesses", place, (), "add `weights:`")
+        )
+    if model.enabled is not False and model.weights is not None and model.in_memory is None:
+        message = "nobody says how much memory the model that guesses takes"
+        help = "add `in_memory:` with its size, the rows of all slots included"
+        problems.append(Problem("missing-key", message, place, (), help))
+    return problems
 
 
 def _state(appliance: Appliance, layers: Layers, base: Path) -> list[Problem]:

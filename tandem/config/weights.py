@@ -12,17 +12,24 @@ from typing import Final
 from tandem.config.documents import Weights
 from tandem.config.paths import exists, under
 
-_HUB: Final = re.compile(r"(?P<owner>[\w.-]+)/(?P<name>[\w.-]+)/(?P<file>[\w./-]+?)(@(?P<revision>[\w./-]+))?")
+_HUB: Final = re.compile(r"(?P<owner>[\w.-]+)/(?P<name>[\w.-]+)(/(?P<file>[\w./-]+?))?(@(?P<revision>[\w./-]+))?")
+_COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 
 
 @dataclass(frozen=True, slots=True)
-class HubFile:
+class HubSource:
     repository: str  # OWNER/NAME
-    file: str
+    file: str | None  # None: the whole checkpoint directory
     revision: str
 
-    def url(self, endpoint: str) -> str:
-        return f"{endpoint.rstrip('/')}/{self.repository}/resolve/{self.revision}/{self.file}"
+    def url(self, endpoint: str, file: str | None = None) -> str:
+        """Of `file`, or of the one file this is."""
+        return f"{endpoint.rstrip('/')}/{self.repository}/resolve/{self.revision}/{file or self.file}"
+
+    def below(self, state: Path) -> Path:
+        """Where it lies on this machine. Directories stand apart: a file that was fetched alone makes none of them."""
+        kind = "models" if self.file is not None else "checkpoints"
+        return state / kind / self.repository / self.revision / (self.file or "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,23 +47,42 @@ def locate(weights: Weights, base: Path, state: Path) -> Located:
 
     Raises `ValueError`, with the sentence for the user, when the source names nothing that could exist.
     """
-    kind, _, rest = weights.source.partition(":")
+    path = locate_source(weights.source, base, state)
+    is_fetchable = weights.source.startswith("hub:") or (
+        weights.source.startswith("package:") and weights.distribution is not None
+    )
+    return Located(path, exists(path), is_fetchable)
+
+
+def locate_source(source: str, base: Path, state: Path) -> Path:
+    """Raises as `locate` does."""
+    kind, _, rest = source.partition(":")
     match kind:
         case "package":
-            path = _in_package(rest)
+            return _in_package(rest)
         case "path":
-            path = under(base, rest)
+            return under(base, rest)
         case _:
-            hub = hub_file(weights.source)
-            path = state / "models" / hub.repository / hub.revision / hub.file
-    return Located(path, exists(path), kind == "hub" or (kind == "package" and weights.distribution is not None))
+            return hub_source(source).below(state)
 
 
-def hub_file(source: str) -> HubFile:
+def hub_source(source: str) -> HubSource:
+    """Raises `ValueError` as `locate` does."""
     match = _HUB.fullmatch(source.removeprefix("hub:"))
     if match is None or ".." in source:
-        raise ValueError("a hub source is `hub:OWNER/NAME/FILE`, with `@REVISION` when it is pinned")
-    return HubFile(f"{match['owner']}/{match['name']}", match["file"], match["revision"] or "main")
+        raise ValueError("a hub source is `hub:OWNER/NAME@COMMIT`, or `hub:OWNER/NAME/FILE`, maybe with `@REVISION`")
+    if match["file"] is None and not _COMMIT.fullmatch(match["revision"] or ""):
+        raise ValueError(
+            "a hub source is `hub:OWNER/NAME@COMMIT` when it is a directory, pinned by the 40 digits of its commit, "
+            "or `hub:OWNER/NAME/FILE`"
+        )
+    return HubSource(f"{match['owner']}/{match['name']}", match["file"], match["revision"] or "main")
+
+
+def is_hub_directory(source: str) -> bool:
+    """Whether it names a whole checkpoint of a hub; False also for what names nothing."""
+    match = _HUB.fullmatch(source.removeprefix("hub:"))
+    return source.startswith("hub:") and match is not None and match["file"] is None
 
 
 def _in_package(rest: str) -> Path:

@@ -18,6 +18,7 @@ import torch
 
 from tandem.contract.messages import Health
 from tandem.contract.plan import EnginePlan, Plan
+from tandem.engine.drafters import drafting_of
 from tandem.engine.engine import Engine, World
 from tandem.engine.letters import Link, Received, Sent
 from tandem.errors import CannotStart
@@ -41,16 +42,17 @@ def run(plan: Plan, link: Link, load: Load = load) -> None:
     _check_family(plan.engine)
     model = load(Path(plan.engine.weights), plan.engine.compute, plan.engine.threads, _telling(link))
     _check_windows(plan.engine, model.config.window)
-    engine = Engine(model, plan.engine, plan.live, _room(), _world(link), _pages(plan.engine))
-    link.health = Health(ready=False, state="loading", sentence="Loading: writing a first token", progress=1.0)
-    engine.warm_up()
-    # What exists now stays: a full collection would walk all of torch's modules in the middle of some round.
-    gc.collect()
-    gc.freeze()
-    log.info("ready after %.1f s: %s", time.monotonic() - began, _describe(plan))
-    link.health, link.beat = engine.health(), time.monotonic()
-    while not engine.is_done:
-        engine.turn(collect(link.inbox, engine.patience))
+    with drafting_of(plan.engine, model) as drafting:
+        engine = Engine(model, plan.engine, plan.live, _room(), _world(link), _pages(plan.engine), drafting)
+        link.health = Health(ready=False, state="loading", sentence="Loading: writing a first token", progress=1.0)
+        engine.warm_up()
+        # What exists now stays: a full collection would walk all of torch's modules in the middle of some round.
+        gc.collect()
+        gc.freeze()
+        log.info("ready after %.1f s: %s", time.monotonic() - began, _describe(plan))
+        link.health, link.beat = engine.health(), time.monotonic()
+        while not engine.is_done:
+            engine.turn(collect(link.inbox, engine.patience))
 
 
 def collect(inbox: SimpleQueue[Received], patience: float) -> list[Received]:

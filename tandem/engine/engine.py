@@ -29,10 +29,10 @@ from tandem.contract.messages import (
 )
 from tandem.contract.plan import EnginePlan, Live, SlotPlan
 from tandem.draft.drafting import Drafting
-from tandem.draft.price import Staircase
 from tandem.engine import round
 from tandem.engine.admit import RowCost
 from tandem.engine.choice import choice_for
+from tandem.engine.drafters import no_drafting
 from tandem.engine.gate import find_refusal
 from tandem.engine.grammar.mask import Compiled
 from tandem.engine.letters import Leave, PeerGone, Prepared, Received, Sent
@@ -325,10 +325,6 @@ class Engine:
         if self._pool:
             self._pool.check_integrity()
         assert self._leave_by is None or self._draining, "who leaves takes nothing new"
-
-
-def no_drafting() -> Drafting:
-    return Drafting((), nodes=0, prices=Staircase())
 
 
 def _build_slot(plan: SlotPlan, model: Model, cost: RowCost, pool: KVPool | None) -> Slot:

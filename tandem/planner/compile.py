@@ -31,6 +31,7 @@ from tandem.contract.plan import (
     RolePlan,
 )
 from tandem.planner.checks import check_fit, check_served, not_yet
+from tandem.planner.drafting import plan_drafting
 from tandem.planner.roles import place_roles, plan_roles
 from tandem.planner.serving import Serving, chosen, resolve, sampling
 from tandem.planner.waterfall import BESIDE, EngineMemory
@@ -134,6 +135,8 @@ def plan_engine(documents: Documents, serving: Serving, memory: EngineMemory) ->
         kv_margin_rows=serving.margin_rows,
         graphs=serving.graphs,
         declared_peak=memory.peak,
+        draft=plan_drafting(documents, serving.compute),
+        end_loops=chosen(documents.appliance.engine.end_loops, profile.serving.end_loops),
     )
 
 

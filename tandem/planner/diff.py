@@ -32,10 +32,11 @@ class Change:
     moves: bool = False  # the appliance itself moves: only `tandem down` and `tandem up` can do that
 
 
-_BYTES: Final = frozenset(("floor", "hard_floor", "margin", "reload_margin", "max_body", "workspace", "claim"))
+_BYTES: Final = frozenset(("floor", "hard_floor", "margin", "reload_margin", "max_body", "workspace", "claim", "size"))
 _SECONDS: Final = frozenset(
     ("request_timeout", "queue_timeout", "drain_timeout", "keepalive", "reload_after", "thrash", "max_hold")
 )
+_SWITCHED: Final = frozenset({"draft", "lookup", "model"})  # sections that may be off
 _UNSAID: Final = frozenset({"weights_sha256", "declared_peak"})  # they follow from what is said beside them
 
 
@@ -105,7 +106,9 @@ def _differences(path: str, old: msgspec.Struct, new: msgspec.Struct) -> Iterato
 
 def _value(name: str, value: Any) -> str:
     if value is None or value == ():
-        return "nothing"
+        return "nothing" if name not in _SWITCHED else "off"
+    if isinstance(value, msgspec.Struct):
+        return "on"
     if isinstance(value, bool):
         return "on" if value else "off"
     if name in _BYTES:

@@ -9,6 +9,7 @@ from tandem.config import Documents
 from tandem.config.documents import SamplingSection, SlotFigures
 from tandem.contract.plan import Basis, Box, MemoryItem, SamplingDefaults, SlotPlan
 from tandem.planner.arithmetic import element_bytes, kv_bytes_a_token
+from tandem.planner.drafting import drafting_memory
 
 T = TypeVar("T")
 
@@ -31,6 +32,7 @@ class Serving:
     bytes_a_token: int
     figures: SlotFigures
     measured: int | None  # the appliance's own figure for a side slot, which beats the profile's
+    drafting: tuple[MemoryItem, ...]  # what guessing takes
 
     @property
     def constant(self) -> MemoryItem:
@@ -71,6 +73,7 @@ def resolve(documents: Documents, box: Box) -> Serving:
         bytes_a_token=kv_bytes_a_token(profile.kv, element),
         figures=profile.slot,
         measured=slots.side_constant,
+        drafting=drafting_memory(documents),
     )
 
 

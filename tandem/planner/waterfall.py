@@ -63,7 +63,7 @@ def _parts(profile: Profile, serving: Serving) -> list[MemoryItem]:
     parts.append(
         MemoryItem("prefill workspace", profile.workspace.size, profile.workspace.basis, profile.workspace.why)
     )
-    return parts
+    return [*parts, *serving.drafting]
 
 
 def _side_slots(serving: Serving) -> list[MemoryItem]:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from engine_toy import CHUNK, VOCAB, ToyModel, ToyState, ask
 
+from tandem.conductor.monitor import FEWEST_TOKENS
 from tandem.contract.messages import FinishReason
 from tandem.draft.drafting import Followed
 from tandem.draft.tree import NO_GUESS, ROOT, DraftTree, Origin
@@ -113,7 +114,7 @@ def test_the_last_token_ends_in_the_middle_of_a_path() -> None:
 def test_a_loop_ends_where_it_is_seen_however_far_the_guesses_went() -> None:
     slot = slot_with(max_tokens=60, end_loops=True)
     watch = running_on(slot).choice.watch
-    for _ in range(397):
+    for _ in range(FEWEST_TOKENS - 3):
         watch.follow((FIRST,))
     same = tree_of((FIRST, ROOT), (FIRST, 0), (FIRST, 1))
     assert accepted(slot, same, [FIRST] * 4) == [FIRST, FIRST]

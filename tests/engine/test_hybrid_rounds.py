@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tandem.engine.admit import RowCost
 from tandem.engine.choice import choice_for
-from tandem.engine.engine import no_drafting
+from tandem.engine.drafters import no_drafting
 from tandem.engine.round import read_chunk, step
 from tandem.engine.row_memory import FirstWrite
 from tandem.engine.slot import Request, Sequence, Slot

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tandem.contract.messages import FinishReason
 from tandem.engine.admit import RowCost
 from tandem.engine.choice import choice_for
-from tandem.engine.engine import no_drafting
+from tandem.engine.drafters import no_drafting
 from tandem.engine.row_memory import FirstWrite
 from tandem.engine.slot import Failed, Request, Resident, Sequence, Slot
 
