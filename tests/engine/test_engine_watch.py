@@ -6,10 +6,13 @@ import math
 
 import pytest
 from engine_toy import VOCAB, Hand, alone, ask, engine_plan, hand
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from msgspec import structs
 
 from tandem.conductor.monitor import FEWEST_TOKENS
-from tandem.contract.messages import Finished, FinishReason, Generate, Loop, Reasoning, Sampling, Tokens
+from tandem.contract.messages import Finished, FinishReason, Generate, Loop, Reasoning, Sampling, Tokens, TokenScore
+from tandem.engine.invented import Inventing, half_right, wrong
 
 SAME = Sampling(logit_bias=((9, 100.0),))  # writes one token for ever
 ROOM = engine_plan([2048])
@@ -82,3 +85,37 @@ def test_scores_are_the_models_own_whatever_is_done_to_the_row() -> None:
 def test_nobody_who_did_not_ask_gets_scores() -> None:
     driver, _ = ran(ask("a"))
     assert all(message.scores == () for message in driver.to("a") if isinstance(message, Tokens))
+
+
+def scores_of(driver: Hand, id: str) -> list[TokenScore]:
+    return [score for message in driver.to(id) if isinstance(message, Tokens) for score in message.scores]
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    sampling=st.sampled_from(
+        [Sampling(), Sampling(temperature=1.0, top_p=0.9, seed=3), Sampling(repetition_penalty=1.5)]
+    ),
+    limit=st.integers(0, 12),
+    invent=st.sampled_from([wrong, half_right]),
+    luck=st.integers(0, 99),
+)
+def test_guesses_and_company_change_neither_scores_nor_what_was_thought(sampling, limit, invent, luck) -> None:
+    reasoning = Reasoning((5,), (3, 4), limit, begun=True)
+    asked = [ask(f"r{n}", range(n + 1, n + 7), 30, sampling=sampling, top_logprobs=3) for n in range(3)]
+    asked = [structs.replace(request, reasoning=reasoning) for request in asked]
+    texts, expected = {}, {}
+    for request in asked:
+        driver = hand(engine_plan([96]))
+        driver.turn(request)
+        driver.until_idle()
+        texts[request.tokens] = driver.tokens(request.id)
+        expected[request.id] = (scores_of(driver, request.id), driver.finished(request.id).reasoning_tokens)
+    driver = hand(engine_plan([96] * 3), row_bucket=16, drafting=Inventing(texts, invent, 12, luck))
+    driver.turn(*asked)
+    driver.until_idle()
+    assert all(driver.finished(request.id).drafted for request in asked)
+    for request in asked:
+        assert driver.tokens(request.id) == texts[request.tokens]
+        assert (scores_of(driver, request.id), driver.finished(request.id).reasoning_tokens) == expected[request.id]
+        assert len(scores_of(driver, request.id)) == 30
