@@ -16,8 +16,8 @@ from tandem.draft.tree import NO_GUESS, ROOT, DraftTree, Origin
 MOST_VOTES: Final = 64  # places; what the others could say weighs little by then
 
 # A continuation nobody saw yet weighs this much, over the square of the tokens that matched: one vote is no certainty,
-# and the longer a match, the surer what follows. 2 tokens and one vote: 1/3; 4 tokens: 2/3; 16 tokens: 32/33. Replayed
-# over source files and prose, such guesses came true 25-31 %, 52-90 % and 99 % of the time; fresh text and edits differ.
+# and the longer a match, the surer what follows. 2 tokens and one vote: 1/3; 4 tokens: 2/3; 16 tokens: 32/33. Fitted to
+# source files and prose that were replayed; what fresh text and edits make of it, the rounds' own calibration learns.
 _UNSEEN: Final = 8.0
 _RECENT: Final = 8.0  # places; the one that is this many behind the latest weighs half
 _LEAST: Final = 0.02  # paths less likely than this are not worth their place in a tree

@@ -55,6 +55,7 @@ def test_what_is_written_behind_a_cut_is_read_again(tmp_path):
         kept = read_volume(path, OURS)
         append_to(path, len(kept), document(words(8, 9)), OURS)
         assert documents(read_volume(path, OURS)) == [*documents(kept), [8, 9]], size
+        assert path.stat().st_size == 64 + 4 * (len(kept) + 6), "nothing of the tail is left"
 
 
 def test_a_changed_byte_ends_what_counts(tmp_path):
