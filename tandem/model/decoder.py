@@ -14,8 +14,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from tandem.model.bucket import RowFunction, measure_row_bucket
+from tandem.model.bucket import LARGEST, RowFunction, measure_row_bucket
 from tandem.model.config import ModelConfig
+from tandem.model.graphs import Rounds
 from tandem.model.interface import Block
 from tandem.model.layers import RmsNorm, gated_silu
 from tandem.model.mtp import MtpHead
@@ -99,6 +100,7 @@ class Decoder:
         rope: Rope,
         streams: int = 1,  # copies of a row that the layers carry: [rows, streams, hidden] when more than one
         placement: Placement = HOST,
+        captured: bool = True,  # its layers run on a round's tables alone, so a round can be captured
         mtp: MtpHead | None = None,
     ) -> None:
         self.config = config
@@ -111,9 +113,12 @@ class Decoder:
         self._rope = rope
         self._streams = streams
         self._placement = placement
+        self._rounds = Rounds(self._round, placement) if placement.kernels and captured else None
 
     @cached_property
     def row_bucket(self) -> int:
+        if self._placement.kernels:
+            return LARGEST  # by construction: a pass of few rows has one shape
         return measure_row_bucket(self._row_functions(), self._dtype)
 
     def new_state(self, window: int, allocate: Allocate | None = None) -> SequenceState:
@@ -126,24 +131,44 @@ class Decoder:
 
     @torch.inference_mode()
     def forward(self, blocks: Sequence[Block]) -> Tensor:
-        logits = [self._run(each) for each in passes(blocks, self.row_bucket, self._placement.device)]
+        few = LARGEST if self._placement.kernels else 0
+        runs = passes(blocks, self.row_bucket, self._placement.device, fill_to=0 if self._rounds else few)
+        logits = [self._run(each, alone=len(runs) == 1) for each in runs]
         return logits[0] if len(logits) == 1 else torch.cat(logits)
 
-    def _run(self, run: Pass) -> Tensor:
+    def _run(self, run: Pass, alone: bool) -> Tensor:
         """One run of the weights; float32 logits of the wanted rows."""
+        if self._rounds is not None and run.tokens.shape[0] <= LARGEST:
+            stream, logits = self._rounds.run(run, alone)
+            if self.mtp is not None:
+                self.mtp.read(stream, run)
+            return logits
+        stream = self._through(run)
+        if self.mtp is not None:
+            self.mtp.read(stream, run)
+        wanted = run.wanted
+        if wanted is not None and wanted.shape[0] and self._placement.kernels and stream.shape[0] <= LARGEST:
+            return self._answer(stream).index_select(0, wanted)  # in the one shape that few rows have there
+        if wanted is not None:
+            stream = stream.index_select(0, wanted)
+        return self._answer(stream) if stream.shape[0] else torch.empty(0, self.config.vocab, device=stream.device)
+
+    def _round(self, run: Pass) -> tuple[Tensor, Tensor]:
+        stream = self._through(run)
+        return stream, self._answer(stream)
+
+    def _answer(self, stream: Tensor) -> Tensor:
+        return self._head(self._leave(stream)).float()
+
+    def _through(self, run: Pass) -> Tensor:
+        """The residual stream behind the last layer."""
         turns = self._rope.at(run.positions)
         stream = self._embedding.lookup(moved(run.tokens, self._placement.device))  # float32 [rows, hidden]
         if self._streams > 1:
             stream = stream[:, None].repeat(1, self._streams, 1)
         for layer in self._layers:
             stream = layer(stream, run, turns)
-        if self.mtp is not None:
-            self.mtp.read(stream, run)
-        if run.wanted is not None:
-            stream = stream.index_select(0, run.wanted)
-        if not stream.shape[0]:
-            return stream.new_empty(0, self.config.vocab)
-        return self._head(self._leave(stream)).float()
+        return stream
 
     def _row_functions(self) -> Iterator[tuple[RowFunction, int]]:
         """One of each kind and shape of what runs over all rows of a pass at once."""

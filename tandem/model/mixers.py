@@ -20,6 +20,7 @@ from tandem.model.indexed import ROWS_AT_ONCE, BlockIndex, attend_selected
 from tandem.model.layers import RmsNorm
 from tandem.model.passes import Pass, Span
 from tandem.model.rope import Rope, turn_
+from tandem.model.rounds import Held, RoundTables
 from tandem.model.state import Allocate, KvRows, Part, Recurrent, Tail
 from tandem.model.weights.quant import Projection
 
@@ -50,7 +51,15 @@ class Attention:
     def __call__(self, rows: Tensor, run: Pass, turns: Tensor) -> Tensor:
         """[rows, hidden] -> [rows, hidden]"""
         queries, written = self._queries_and_kv(self.inputs(rows), turns)
-        return self.output(attend(self._layer, queries, written, run.spans))
+        return self.output(self._attend(queries, written, run))
+
+    def _attend(self, queries: Tensor, written: Tensor, run: Pass) -> Tensor:
+        """Write the rows and look back: [rows, heads x head_dim]"""
+        if run.tables is not None:
+            from tandem.model.kernels.attention import attend_rows
+
+            return attend_rows(self.config, self._layer, queries, written, run.tables)
+        return run.filled(attend(self._layer, queries, written, run.spans))
 
     def _queries_and_kv(self, mixed: Tensor, turns: Tensor) -> tuple[Tensor, Tensor]:
         """Turned queries [rows, heads, head_dim] and turned keys with values [2, 1, kv_heads, rows, head_dim].
@@ -109,7 +118,7 @@ class NormedAttention(Attention):
 
     def _look(self, rows: Tensor, queries: Tensor, written: Tensor, run: Pass, turns: Tensor) -> Tensor:
         """Write the rows and look back: [rows, heads x head_dim]"""
-        return attend(self._layer, queries, written, run.spans)
+        return self._attend(queries, written, run)
 
 
 class IndexedAttention(NormedAttention):
@@ -166,7 +175,7 @@ class IndexedAttention(NormedAttention):
             at_once = 1 if span.mask is None else ROWS_AT_ONCE
             scale = self.config.head_dim**-0.5
             answers.append(attend_selected(queries[span.place], keys, values, selection, scale, at_once))
-        return torch.cat(answers).flatten(1)
+        return run.filled(torch.cat(answers).flatten(1))
 
     def write(self, rows: Tensor, run: Pass, turns: Tensor) -> None:
         super().write(rows, run, turns)
@@ -227,9 +236,33 @@ class DeltaMixer:
         )
         rates = exact.sigmoid(rates)
         log_decay = -self._decay_rate * exact.softplus(decays.float() + self._decay_bias)
-        read = torch.cat([self._recur(mixed, rates, log_decay, span) for span in run.spans])
+        if run.tables is not None:
+            read = self._recur_together(mixed, rates, log_decay, run.tables)
+        else:
+            read = run.filled(torch.cat([self._recur(mixed, rates, log_decay, span) for span in run.spans]))
         gated = self._norm(read).float() * self._gate(gates.float().view(-1, heads, config.value_dim))
         return self.output(gated.flatten(1).to(rows.dtype))
+
+    def _recur_together(self, mixed: Tensor, rates: Tensor, log_decay: Tensor, tables: RoundTables) -> Tensor:
+        """All blocks of a round at once, on kernels: float32 [16, value_heads, value_dim]"""
+        from tandem.model.kernels.delta import RoundRows, convolve, recur
+
+        config = self.config
+        fresh = mixed.bfloat16()
+        convolved = functional.silu(convolve(fresh, self._conv, self._layer, tables))
+        queries, keys, values = torch.split(convolved, [config.key_width, config.key_width, config.value_width], dim=1)
+        queries, keys = (delta.unit(each.view(-1, config.key_heads, config.key_dim)) for each in (queries, keys))
+        rows = RoundRows(
+            queries * config.key_dim**-0.5,
+            keys,
+            values.reshape(-1, config.value_heads, config.value_dim).contiguous(),
+            log_decay.contiguous(),
+            rates.contiguous(),
+        )
+        read, corrections, faded = recur(config, rows, self._layer, tables)
+        shared = config.value_heads // config.key_heads
+        tables.held[self._layer] = Held(fresh, keys.repeat_interleave(shared, dim=1), corrections, faded)
+        return tables.filled(read)
 
     def _recur(self, mixed: Tensor, rates: Tensor, log_decay: Tensor, span: Span) -> Tensor:
         """One block through convolution and recurrence: float32 [rows, value_heads, value_dim]"""

@@ -77,7 +77,7 @@ class _Building:
         leave = self._blend(self._body.under("hyper_connection_mixer"))
         dtype, placement = self._root.compute.dtype, self._root.source.placement
         mtp = self._mtp(self._root.under("mtp"), embedding, head) if self._architecture.mtp else None
-        return Decoder(model, dtype, embedding, layers, leave, head, self._rope, streams, placement, mtp)
+        return Decoder(model, dtype, embedding, layers, leave, head, self._rope, streams, placement, False, mtp)
 
     def _mtp(self, reading: Reading, embedding: Matrix, head: Matrix) -> MtpHead:
         model, streams = self._architecture.model, self._architecture.streams

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from typing import Final
 
 import torch
@@ -13,9 +14,10 @@ from tandem.model.config import AttentionConfig, ExpertsConfig
 from tandem.model.families.architecture import Architecture, Gate
 from tandem.model.layers import RmsNorm
 from tandem.model.mixers import Attention, DeltaMixer, NormedAttention
-from tandem.model.moe import Experts, FeedForward
+from tandem.model.moe import Experts, FeedForward, Together
 from tandem.model.placement import HOST
 from tandem.model.weights.checkpoint import Source
+from tandem.model.weights.packed import Packed, plain, stacked
 from tandem.model.weights.quant import Compute, Dense, Int8, Matrix
 
 
@@ -61,9 +63,25 @@ class Reading:
 
     def product(self, width: int, parts: Sequence[tuple[str, int]], order: Tensor | None = None) -> Matrix:
         """The matrices `parts` (name, outputs), stacked; `order` rearranges the outputs of the whole."""
+        if self.source.placement.kernels:
+            return self._packed_product(width, parts, order)
         weights = [self.weight(name, out, width) for name, out in parts]
         weight = weights[0] if len(weights) == 1 else torch.cat(weights)
         return self.held(weight if order is None else weight[order])
+
+    def _packed_product(self, width: int, parts: Sequence[tuple[str, int]], order: Tensor | None) -> Matrix:
+        """As it is stored. Parts of different kinds stay apart, and are widened when they must be rearranged."""
+        from tandem.model.kernels.products import PackedProduct, Side
+
+        packed = [self.packed(name, out, width) for name, out in parts]
+        if packed[0].values.is_meta:
+            return Asked(torch.empty(sum(each.shape[0] for each in packed), width, device="meta"))
+        if order is not None and len({each.kind for each in packed}) > 1:
+            packed = [plain(each.float32().bfloat16()) for each in packed]
+        runs = [stacked(list(run)) for _, run in groupby(packed, key=lambda each: each.kind)]
+        if order is not None:
+            runs = [runs[0].rearranged(order)]
+        return PackedProduct(runs[0]) if len(runs) == 1 else Side([PackedProduct(run) for run in runs])
 
     def weight(self, name: str, out: int, width: int) -> Tensor:
         return self.source.take(f"{self._prefix}{name}.weight", out, width, dtype=self._taken)
@@ -89,6 +107,8 @@ class Reading:
 
     def experts(self, hidden: int, config: ExpertsConfig) -> Experts:
         """Experts lie in one tensor of three axes, or each in its own matrices (always so when quantized)."""
+        if self.source.placement.kernels:
+            return self._packed_experts(hidden, config)
         if self.source.has(self.name("experts.gate_up_proj")):
             shape = (config.experts, 2 * config.width, hidden)
             gate_up = self.source.take(self.name("experts.gate_up_proj"), *shape, dtype=self._taken)
@@ -99,12 +119,37 @@ class Reading:
         else:
             each = [self.under(f"experts.{number}") for number in range(config.experts)]
             experts = [expert.feed_forward(hidden, config.width) for expert in each]
+        return self._routed(hidden, config, experts)
+
+    def _packed_experts(self, hidden: int, config: ExpertsConfig) -> Experts:
+        """All of a layer in two matrices, an expert behind the other."""
+        from tandem.model.kernels.experts import PackedExperts
+
+        if self.source.has(self.name("experts.gate_up_proj")):
+            take = self.source.take
+            wide = take(self.name("experts.gate_up_proj"), config.experts, 2 * config.width, hidden, dtype=self._taken)
+            narrow = take(self.name("experts.down_proj"), config.experts, hidden, config.width, dtype=self._taken)
+            gate_up, down = plain(wide.flatten(0, 1)), plain(narrow.flatten(0, 1))
+        else:
+            each = [self.under(f"experts.{number}") for number in range(config.experts)]
+            halves = ("gate_proj", "up_proj")
+            gate_up = stacked([expert.packed(half, config.width, hidden) for expert in each for half in halves])
+            down = stacked([expert.packed("down_proj", hidden, config.width) for expert in each])
+        return self._routed(hidden, config, [], PackedExperts(gate_up, down, config))
+
+    def packed(self, name: str, out: int, width: int) -> Packed:
+        return self.source.packed(f"{self._prefix}{name}.weight", out, width)
+
+    def _routed(
+        self, hidden: int, config: ExpertsConfig, experts: Sequence[FeedForward], together: Together | None = None
+    ) -> Experts:
         return Experts(
             router=self.product(hidden, [("gate", config.experts)]),
             experts=experts,
             chosen=config.chosen,
             shared=self.under("shared_expert").feed_forward(hidden, config.shared_width),
             shared_gate=self.product(hidden, [("shared_expert_gate", 1)]),
+            together=together,
         )
 
     def attention(self, config: AttentionConfig, hidden: int, index: int) -> Attention:
@@ -126,18 +171,14 @@ class Reading:
 
     def attention_inputs(self, config: AttentionConfig, hidden: int) -> Matrix:
         """Queries, keys, values and gates in one product. On disk a head's gate stands behind its query."""
-        order = turning_order(config.head_dim, config.rope_dim)
+        turned = turning_order(config.head_dim, config.rope_dim)
         width, kv_width = config.heads * config.head_dim, config.kv_heads * config.head_dim
-        queries = self.weight("q_proj", (2 if config.gated else 1) * width, hidden)
-        gates = []
-        if config.gated:
-            queries, gate = (
-                half.reshape(width, hidden) for half in queries.view(config.heads, 2, -1, hidden).unbind(1)
-            )
-            gates = [gate]
-        keys, values = self.weight("k_proj", kv_width, hidden), self.weight("v_proj", kv_width, hidden)
-        queries, keys = queries[turning_rows(order, config.heads)], keys[turning_rows(order, config.kv_heads)]
-        return self.held(torch.cat([queries, keys, values, *gates]))
+        stored = torch.arange(2 * width if config.gated else width).view(config.heads, -1, config.head_dim)
+        queries, gates = stored[:, 0][:, turned].flatten(), stored[:, 1:].flatten()
+        keys = stored.numel() + turning_rows(turned, config.kv_heads)
+        values = stored.numel() + kv_width + torch.arange(kv_width)
+        parts = [("q_proj", stored.numel()), ("k_proj", kv_width), ("v_proj", kv_width)]
+        return self.product(hidden, parts, torch.cat([queries, keys, values, gates]))
 
     def delta(self, architecture: Architecture, index: int) -> DeltaMixer:
         config, hidden = architecture.delta, architecture.model.hidden

@@ -183,7 +183,7 @@ def _merge(
         most = tl.full([GROUPED], float("-inf"), dtype=tl.float32)
         weight = tl.zeros([GROUPED], dtype=tl.float32)
         mixed = tl.zeros([GROUPED, DIM], dtype=tl.float32)
-        for split in range(0, tl.minimum(tl.cdiv(length, CHUNK), SPLITS)):
+        for split in range(tl.minimum(tl.cdiv(length, CHUNK), SPLITS)):
             source = ((row * KV_HEADS + head) * SPLITS + split) * GROUP + member
             theirs = tl.load(most_in + source, mask=real, other=0.0)
             higher = tl.maximum(most, theirs)

@@ -54,6 +54,7 @@ class RoundRows:
 def recur(config: DeltaConfig, rows: RoundRows, layer: int, tables: RoundTables) -> tuple[Tensor, Tensor, Tensor]:
     """What the rows read, float32 [16, value_heads, value_dim]; and of rows of trees their corrections, of the same
     shape, and the log of their decay since the block's start, [16, value_heads]."""
+    assert all(each.is_contiguous() for each in (rows.queries, rows.keys, rows.values, rows.log_decay, rows.rates))
     shape, device = rows.values.shape, rows.values.device
     read, corrections = torch.zeros(shape, device=device), torch.zeros(shape, device=device)
     faded = torch.zeros(shape[:2], device=device)
@@ -97,11 +98,11 @@ def _convolve(
         tail = tl.load(addresses + sequence * columns + column).to(tl.pointer_type(tl.bfloat16))
         channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
         inside = channel < channels
-        for number in range(0, count):
+        for number in range(count):
             row = first + number
             depth = tl.load(depths + row)
             total = tl.zeros([CHANNELS], dtype=tl.float32)
-            for back in range(0, TAPS):
+            for back in range(TAPS):
                 in_block = depth >= back
                 source = tl.load(path + row * ROWS + depth - back, mask=in_block, other=0)
                 mine = tl.load(fresh + source * stride + channel, mask=inside & in_block, other=0.0).to(tl.float32)
@@ -161,7 +162,7 @@ def _recur(
         inside = value_place < VALUE_DIM
         tile = memory + (head * KEY_DIM + key_place)[:, None] * VALUE_DIM + value_place[None, :]
         state = tl.load(tile, mask=inside[None, :], other=0.0)
-        for number in range(0, count):
+        for number in range(count):
             row = first + number
             mine = row * HEADS + head
             shared = (row * KEY_HEADS + head // SHARED) * KEY_DIM + key_place
@@ -179,7 +180,7 @@ def _recur(
                 since = decay  # of the ancestor: the log of what is left of its correction
                 pulled = tl.zeros([WIDTH], dtype=tl.float32)
                 seen = tl.zeros([WIDTH], dtype=tl.float32)
-                for back in range(0, depth):
+                for back in range(depth):
                     ancestor = tl.load(path + row * ROWS + depth - 1 - back)
                     theirs = ancestor * HEADS + head
                     other = tl.load(keys + (ancestor * KEY_HEADS + head // SHARED) * KEY_DIM + key_place)
