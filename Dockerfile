@@ -6,9 +6,10 @@ ARG BASE=nvidia/cuda:13.0.2-runtime-ubuntu24.04
 FROM ${BASE} AS build
 # `engine`: the engine on CPU cores; `cuda`: device memory on an NVIDIA box as well
 ARG EXTRA=engine
+# g++ for the native decode step; the image itself has no compiler
 # hadolint ignore=DL3008
 RUN apt-get update \
- && apt-get install -y --no-install-recommends python3 python3-venv \
+ && apt-get install -y --no-install-recommends g++ python3 python3-venv \
  && rm -rf /var/lib/apt/lists/*
 RUN python3 -m venv /opt/venv
 ENV PATH=/opt/venv/bin:$PATH

@@ -118,8 +118,10 @@ def run(command: list[str], what: str, log: Path | None) -> None:
 
 
 def fingerprint() -> str:
-    """Changes when the declared dependencies may have changed."""
-    return hashlib.sha256((PROJECT / "pyproject.toml").read_bytes()).hexdigest()
+    """Changes when the declared dependencies, or what is compiled, may have changed."""
+    sources = sorted((PROJECT / "tandem/model/native").glob("*.[ch]*"))
+    read = [path.read_bytes() for path in (PROJECT / "pyproject.toml", *sources)]
+    return hashlib.sha256(b"\0".join(read)).hexdigest()
 
 
 def read_stamp() -> dict[str, Any]:

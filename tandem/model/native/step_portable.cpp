@@ -1,0 +1,5 @@
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#define LANE portable
+#include "step.h"

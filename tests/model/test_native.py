@@ -1,0 +1,340 @@
+"""The native step against float arithmetic written out here, on random weights of odd sizes, in every family the
+processor runs; and its promise that a row's bits are its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import gguf
+import pytest
+import torch
+from gguf import GGMLQuantizationType as Kind
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny_llama import TinyLlama
+from torch import Tensor
+
+from tandem.model.config import ModelConfig
+from tandem.model.interface import Block, Wants
+from tandem.model.loading import load
+from tandem.model.native.blocks import Blocks, pack_eight, pack_four
+from tandem.model.native.library import families
+from tandem.model.native.model import SteppedModel
+from tandem.model.native.step import NativeStep, StepLayer
+from tandem.model.passes import passes
+from tandem.model.rope import Rope
+from tandem.model.state import KvRows, SequenceState
+from tandem.model.tree import Tree
+from tandem.model.weights.gguf import FourBit
+
+pytestmark = pytest.mark.skipif(not families(), reason="the native step was not compiled: no compiler at installation")
+
+VOCAB, WINDOW = 112, 640
+BUCKET = 32
+
+
+@dataclass(frozen=True)
+class Case:
+    """Weights as the step has them and as plain float32 matrices."""
+
+    config: ModelConfig
+    step: NativeStep
+    matrices: list[dict[str, Tensor]]
+    norms: list[dict[str, Tensor]]
+    last_norm: Tensor
+    head: Tensor
+    embedding: Tensor
+    rope: Rope
+    halves: bool
+
+    def state(self, window: int = WINDOW) -> SequenceState:
+        layers = [
+            [KvRows(window, self.config.kv_heads, self.config.head_dim, torch.bfloat16)]
+            for _ in range(self.config.layers)
+        ]
+        return SequenceState(window, torch.bfloat16, layers)
+
+    def forward(self, blocks: Sequence[Block]) -> Tensor:
+        runs = passes(blocks, BUCKET)
+        return torch.cat([self.step(run, self.embedding[run.tokens], self.turns(run.positions)) for run in runs])
+
+    def turns(self, positions: Tensor) -> Tensor:
+        return torch.view_as_real(self.rope.at(positions)).flatten(1)
+
+
+def make(family: str, seed: int = 0, halves: bool = False, threads: int = 2, **sizes: int) -> Case:
+    config = ModelConfig(
+        **{"layers": 2, "hidden": 96, "heads": 6, "kv_heads": 2, "head_dim": 32, "feed_forward": 160, **sizes},
+        vocab=VOCAB,
+        norm_epsilon=1e-5,
+        rope_base=10_000.0,
+        window=WINDOW,
+        bos_token=None,
+        eos_token=None,
+    )
+    generator = torch.Generator().manual_seed(seed)
+
+    def four(outputs: int, inputs: int) -> FourBit:
+        scale = (torch.rand(outputs, inputs // 32, generator=generator) * 0.4 / inputs**0.5).half().float()
+        return FourBit(
+            nibbles=torch.randint(0, 16, (outputs, inputs), generator=generator, dtype=torch.uint8),
+            scale=scale,
+            minimum=(scale * -7.5).half().float(),
+        )
+
+    def norm(width: int) -> Tensor:
+        return torch.rand(width, generator=generator) + 0.5
+
+    wide = (config.heads + 2 * config.kv_heads) * config.head_dim
+    shapes = {
+        "qkv": (wide, config.hidden),
+        "attention_output": (config.hidden, config.heads * config.head_dim),
+        "gate_up": (2 * config.feed_forward, config.hidden),
+        "down": (config.hidden, config.feed_forward),
+    }
+    stored = [{name: four(*shape) for name, shape in shapes.items()} for _ in range(config.layers)]
+    norms = [
+        {"attention_norm": norm(config.hidden), "feed_forward_norm": norm(config.hidden)}
+        | ({"query_norm": norm(config.head_dim), "key_norm": norm(config.head_dim)} if halves else {})
+        for _ in range(config.layers)
+    ]
+    head = torch.randn(VOCAB, config.hidden, generator=generator) / config.hidden**0.5
+    last_norm = norm(config.hidden)
+    layers = [
+        StepLayer(**{name: pack_four([part]) for name, part in matrices.items()}, **layer)
+        for matrices, layer in zip(stored, norms, strict=True)
+    ]
+    return Case(
+        config=config,
+        step=NativeStep(config, layers, last_norm, pack_eight(head), threads, halves, family),
+        matrices=[{name: widened(part) for name, part in matrices.items()} for matrices in stored],
+        norms=norms,
+        last_norm=last_norm,
+        head=head,
+        embedding=torch.randn(VOCAB, config.hidden, generator=generator),
+        rope=Rope(config.head_dim, config.rope_base, WINDOW),
+        halves=halves,
+    )
+
+
+def widened(part: FourBit) -> Tensor:
+    return part.nibbles * part.scale.repeat_interleave(32, 1) + part.minimum.repeat_interleave(32, 1)
+
+
+def reference(case: Case, tokens: Tensor) -> Tensor:
+    """Logits of every position, by the book, in float64: no cache, no blocks, no 8 bits."""
+    config, rows = case.config, len(tokens)
+
+    def normed(x: Tensor, weight: Tensor) -> Tensor:
+        return x / (x.pow(2).mean(-1, keepdim=True) + config.norm_epsilon).sqrt() * weight.double()
+
+    def turned(x: Tensor) -> Tensor:
+        cos, sin = case.turns(torch.arange(rows)).double().view(rows, 1, -1, 2).unbind(-1)
+        if case.halves:
+            first, second = x.chunk(2, -1)
+            return torch.cat((first * cos - second * sin, first * sin + second * cos), -1)
+        first, second = x[..., ::2], x[..., 1::2]
+        return torch.stack((first * cos - second * sin, first * sin + second * cos), -1).flatten(-2)
+
+    stream = case.embedding[tokens].double()
+    for matrices, norms in zip(case.matrices, case.norms, strict=True):
+        mixed = normed(stream, norms["attention_norm"]) @ matrices["qkv"].double().T
+        heads = mixed.view(rows, config.heads + 2 * config.kv_heads, config.head_dim)
+        queries, keys, values = heads.split((config.heads, config.kv_heads, config.kv_heads), 1)
+        if case.halves:
+            queries, keys = normed(queries, norms["query_norm"]), normed(keys, norms["key_norm"])
+        queries, keys = turned(queries), turned(keys)
+        keys, values = (each.repeat_interleave(config.heads // config.kv_heads, 1) for each in (keys, values))
+        scores = torch.einsum("qhd,khd->hqk", queries, keys) / config.head_dim**0.5
+        scores.masked_fill_(torch.ones(rows, rows, dtype=torch.bool).triu(1), -torch.inf)
+        attended = torch.einsum("hqk,khd->qhd", scores.softmax(-1), values).flatten(1)
+        stream = stream + attended @ matrices["attention_output"].double().T
+        gate, up = (normed(stream, norms["feed_forward_norm"]) @ matrices["gate_up"].double().T).chunk(2, -1)
+        stream = stream + (torch.nn.functional.silu(gate) * up) @ matrices["down"].double().T
+    return normed(stream, case.last_norm) @ case.head.double().T
+
+
+def some_tokens(count: int, seed: int = 1) -> Tensor:
+    return torch.randint(0, VOCAB, (count,), generator=torch.Generator().manual_seed(seed))
+
+
+def read(case: Case, tokens: Tensor, sizes: Iterator[int] | None = None) -> tuple[Tensor, SequenceState]:
+    state, logits, at = case.state(), [], 0
+    while at < len(tokens):
+        size = min(next(sizes) if sizes else 16, len(tokens) - at)
+        logits.append(case.forward([Block(tokens[at : at + size], at, state, Wants.ALL)]))
+        at += size
+    return torch.cat(logits), state
+
+
+@pytest.fixture(params=families())
+def family(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+class TestBlocks:
+    def test_four_bits_lose_nothing(self, tmp_path: Path) -> None:
+        """Unpacked again by another road: byte for byte as `abi.h` says it."""
+        part = FourBit(
+            nibbles=torch.randint(0, 16, (32, 64), dtype=torch.uint8),
+            scale=torch.rand(32, 2).half().float(),
+            minimum=-torch.rand(32, 2).half().float(),
+        )
+        blocks = pack_four([part])
+        assert torch.equal(unpacked(blocks), widened(part))
+
+    def test_eight_bits_are_what_the_file_kept(self) -> None:
+        weight = torch.randn(48, 96)
+        stored = gguf.quants.quantize(weight.numpy(), Kind.Q8_0)
+        kept = torch.from_numpy(gguf.quants.dequantize(stored, Kind.Q8_0))
+        assert torch.equal(unpacked(pack_eight(kept)), kept)
+
+    def test_a_group_of_zeros_stays_zero(self) -> None:
+        assert not unpacked(pack_eight(torch.zeros(16, 32))).any()
+
+
+def unpacked(blocks: Blocks) -> Tensor:
+    words = 4 if blocks.bits == 4 else 8
+    out = torch.empty(blocks.outputs, blocks.inputs)
+    data = blocks.data.view(blocks.outputs // 16, blocks.inputs // 32, words * 64 + 64)
+    factors = data[..., words * 64 :].contiguous().view(torch.float16).float()
+    for output in range(blocks.outputs):
+        for i in range(blocks.inputs):
+            block, group, place = output // 16, i // 32, i % 32
+            s = place % 16 // 4 if blocks.bits == 4 else place // 4
+            byte = int(data[block, group, s * 64 + output % 16 * 4 + place % 4])
+            number = byte if blocks.bits == 8 else byte >> 4 if place >= 16 else byte & 15
+            out[output, i] = number * factors[block, group, output % 16] + factors[block, group, 16 + output % 16]
+    return out
+
+
+class TestNearTheReference:
+    """The step rounds rows to 8 bits and KV to bfloat16: a few thousandths of a logit's spread are its own."""
+
+    @pytest.mark.parametrize(
+        "sizes",
+        [
+            {},
+            {"hidden": 64, "heads": 2, "kv_heads": 2, "head_dim": 64, "feed_forward": 96},
+            {"hidden": 160, "heads": 9, "kv_heads": 3, "head_dim": 32, "feed_forward": 64, "layers": 1},
+            {"hidden": 128, "heads": 8, "kv_heads": 1, "head_dim": 128, "feed_forward": 256},
+        ],
+        ids=["small", "no groups", "threes", "one kv head"],
+    )
+    @pytest.mark.parametrize("halves", [False, True], ids=["pairs", "halves and head norms"])
+    def test_logits(self, family: str, sizes: dict[str, int], halves: bool) -> None:
+        case = make(family, halves=halves, **sizes)
+        tokens = some_tokens(300)  # more than one chunk of positions
+        logits, _ = read(case, tokens)
+        expected = reference(case, tokens)
+        assert (logits - expected).square().mean().sqrt() < 0.02 * expected.std()
+
+    def test_a_mistake_of_one_position_would_show(self, family: str) -> None:
+        case = make(family)
+        tokens = some_tokens(60)
+        shifted = torch.cat((tokens[:1], tokens[:-1]))
+        logits, _ = read(case, shifted)
+        expected = reference(case, tokens)
+        assert (logits - expected).square().mean().sqrt() > 0.2 * expected.std()
+
+
+class TestARowsBitsAreItsOwn:
+    @settings(max_examples=15, deadline=None)
+    @given(sizes=st.lists(st.integers(1, BUCKET), min_size=1, max_size=8), seed=st.integers(0, 5))
+    @pytest.mark.parametrize("halves", [False, True])
+    def test_in_blocks_of_any_size(self, halves: bool, sizes: list[int], seed: int) -> None:
+        case = CASES[halves]
+        tokens = some_tokens(sum(sizes), seed)
+        alone, lone_state = read(case, tokens, iter([1] * len(tokens)))
+        together, state = read(case, tokens, iter(sizes))
+        assert torch.equal(alone, together)
+        for mine, theirs in zip(state.keys + state.values, lone_state.keys + lone_state.values, strict=True):
+            assert torch.equal(mine[: len(tokens)], theirs[: len(tokens)])
+
+    def test_beside_other_sequences(self, family: str) -> None:
+        case = make(family)
+        lengths, rows = (5, 270, 33), (3, 1, 7)
+        texts = [
+            some_tokens(length + more, seed) for seed, (length, more) in enumerate(zip(lengths, rows, strict=True))
+        ]
+        states = [read(case, text[:length])[1] for text, length in zip(texts, lengths, strict=True)]
+        again = [read(case, text[:length])[1] for text, length in zip(texts, lengths, strict=True)]
+
+        def block(index: int, state: SequenceState) -> Block:
+            return Block(texts[index][lengths[index] :], lengths[index], state, Wants.ALL)
+
+        joint = case.forward([block(index, state) for index, state in enumerate(states)])
+        lone = [case.forward([block(index, state)]) for index, state in enumerate(again)]
+        assert torch.equal(joint, torch.cat(lone))
+
+    @settings(max_examples=25, deadline=None)
+    @given(data=st.data(), before=st.sampled_from([1, 15, 16, 40, 255, 256, 290]))
+    def test_on_a_path_of_a_tree(self, data: st.DataObject, before: int) -> None:
+        case = CASES[False]
+        parents = [0, *(data.draw(st.integers(0, row - 1)) for row in range(1, data.draw(st.integers(2, 12))))]
+        tree = Tree(parents)
+        prompt, guesses = some_tokens(before, 7), some_tokens(len(parents), 8)
+        _, state = read(case, prompt)
+        logits = case.forward([Block(guesses, before, state, Wants.ALL, tree)])
+        leaf = data.draw(st.integers(0, len(parents) - 1))
+        path = tree.path_to(leaf)
+        alone, _ = read(case, torch.cat((prompt, guesses[path])))
+        assert torch.equal(logits[path], alone[before:])
+        state.commit(path)  # and going on behind it
+        following = some_tokens(3, 9)
+        went_on = case.forward([Block(following, before + len(path), state, Wants.ALL)])
+        whole, _ = read(case, torch.cat((prompt, guesses[path], following)))
+        assert torch.equal(went_on, whole[-3:])
+
+    def test_with_any_number_of_threads(self, family: str) -> None:
+        tokens = some_tokens(50)
+        answers = [read(make(family, threads=threads), tokens)[0] for threads in (1, 2, 3, 5)]
+        assert all(torch.equal(answer, answers[0]) for answer in answers)
+
+    def test_whatever_rows_are_wanted(self, family: str) -> None:
+        case = make(family)
+        tokens = some_tokens(9)
+        every, _ = read(case, tokens)
+        last = case.forward([Block(tokens, 0, case.state(), Wants.LAST)])
+        assert torch.equal(last, every[-1:])
+        assert case.forward([Block(tokens, 0, case.state(), Wants.NONE)]).shape == (0, VOCAB)
+
+
+def test_broken_numbers_are_not_hidden(family: str) -> None:
+    """Rounding to 8 bits would make a number of what is none; the engine must see that the row is broken."""
+    case = make(family)
+    case.embedding[3] = torch.nan
+    logits = case.forward([Block(torch.tensor([5, 3]), 0, case.state(), Wants.ALL)])
+    assert logits[1].isnan().all()
+    assert logits[0].isfinite().all()
+
+
+class TestServed:
+    """From a GGUF file through `load`."""
+
+    SHAPE = TinyLlama(hidden=64, heads=4, kv_heads=2, head_dim=32, feed_forward=96, vocab=160)
+
+    def test_a_file_of_four_bits_takes_it(self, tmp_path: Path) -> None:
+        if not NativeStep.pays():
+            pytest.skip("this processor has no family that pays")
+        path = self.SHAPE.with_kind(Kind.Q4_1).write(tmp_path / "four.gguf")
+        served, exact = load(path, "int4", 2), load(path, "float32", 2)
+        assert isinstance(served, SteppedModel)
+        tokens = torch.arange(90) % 160
+        blocks = [(0, 48), (48, 5), (53, 1), (54, 32), (86, 4)]  # a chunk, then short ones
+        states = served.new_state(128), exact.new_state(128)
+        logits = [
+            torch.cat([model.forward([Block(tokens[at : at + rows], at, state, Wants.ALL)]) for at, rows in blocks])
+            for model, state in zip((served, exact), states, strict=True)
+        ]
+        assert (logits[0] - logits[1]).square().mean().sqrt() < 0.1 * logits[1].std()
+
+    @pytest.mark.parametrize("kind", [Kind.Q5_0, Kind.Q8_0])
+    def test_another_file_does_not(self, tmp_path: Path, kind: Kind) -> None:
+        path = self.SHAPE.with_kind(kind).write(tmp_path / "other.gguf")
+        assert not isinstance(load(path, "int4", 2), SteppedModel)
+
+
+CASES = {halves: make(families()[0], halves=halves) for halves in (False, True)} if families() else {}
