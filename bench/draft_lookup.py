@@ -1,4 +1,4 @@
-"""`python -m bench.draft_lookup [--size 64MiB]`: what the lookup drafter costs, in the request and at a full store.
+"""`python -m bench.draft_lookup [--size MIB]`: what the lookup drafter costs, in the request and at a full store.
 
 The tokens are random with the skew of words (Zipf), half of each text copied from earlier ones, so that searches find
 something and the common n-grams have long lists. Medians; nothing here touches a model.
