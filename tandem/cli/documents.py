@@ -185,7 +185,11 @@ def pull(appliance: Appliance = HERE, profile: Profile = None, overrides: Set = 
     pulled = ensure_weights(load(appliance, _flags(overrides, profile, None)))
     what = "fetched" if pulled.fetched else "present"
     if pulled.path.is_dir():
-        proof = "a directory, which no sha256 pins: its headers are compared with its config.json at load"
+        proof = (
+            "every shard's sha256 was as the hub states it"
+            if pulled.verified
+            else "a directory that no sha256 pins: its headers are compared with its config.json"
+        )
     else:
         proof = "sha256 as pinned" if pulled.verified else "not pinned by a sha256"
     typer.echo(f"{pulled.path}: {what}, {proof}")

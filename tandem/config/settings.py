@@ -94,15 +94,16 @@ def _add(
 
 
 def without_keys(environment: Mapping[str, str], flags: Sequence[str], document: Tree) -> dict[str, str]:
-    """The environment without the variable that carries the API keys, whoever names it: it is no override, and is
-    never looked at."""
-    keys = document.plain().get("keys")
-    written = keys.get("variable") if isinstance(keys, dict) else None
-    named = [
-        *(flag.removeprefix("keys.variable=") for flag in flags),
-        environment.get("TANDEM_KEYS__VARIABLE"),
-        written,
-    ]
+    """The environment without the variables that carry the API keys and a hub's token, whoever names them: they are no
+    overrides, and are never looked at."""
+    named: list[object] = []
+    for section, key in (("keys", "variable"), ("downloads", "token_variable")):
+        written = document.plain().get(section)
+        named += [
+            *(flag.removeprefix(f"{section}.{key}=") for flag in flags),
+            environment.get(f"TANDEM_{section}__{key}".upper()),
+            written.get(key) if isinstance(written, dict) else None,
+        ]
     return {name: value for name, value in environment.items() if name not in named}
 
 

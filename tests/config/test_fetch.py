@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 import pytest
 
-from tandem.config import Documents, fetch, load
+from tandem.config import Documents, download, load
 from tandem.config.fetch import Pulled, pull
 from tandem.errors import CannotStart
 
@@ -149,7 +149,7 @@ def test_a_server_that_knows_no_ranges_is_read_from_the_start(tmp_path: Path, hu
 def test_wrong_bytes_never_stand_under_the_final_name(tmp_path: Path, hub: Hub) -> None:
     read = documents(tmp_path, hub)
     hub.content = b"y" * len(CONTENT)
-    with pytest.raises(CannotStart, match="not the file this profile pins"):
+    with pytest.raises(CannotStart, match="not the file that is pinned"):
         get(read)
     assert not read.weights.path.exists()
     assert not part(read).exists()
@@ -192,9 +192,9 @@ def test_a_disk_that_is_too_small_is_told_before_it_is_full(
 
 def test_a_disk_that_fills_up_keeps_what_arrived(tmp_path: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     read = documents(tmp_path, hub)
-    original = fetch._append
+    original = download._append
 
-    def fill(url: str, file: BinaryIO, *rest: Any) -> None:
+    def fill(wanted: download.Wanted, file: BinaryIO, *rest: Any) -> None:
         class Full:
             name = file.name
             seek, truncate, flush, fileno = file.seek, file.truncate, file.flush, file.fileno
@@ -204,9 +204,9 @@ def test_a_disk_that_fills_up_keeps_what_arrived(tmp_path: Path, hub: Hub, monke
                     raise OSError(errno.ENOSPC, "No space left on device")
                 return file.write(piece)
 
-        original(url, Full(), *rest)  # type: ignore[arg-type]
+        original(wanted, Full(), *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(fetch, "_append", fill)
+    monkeypatch.setattr(download, "_append", fill)
     with pytest.raises(CannotStart, match="the disk is full"):
         get(read)
     arrived = part(read).read_bytes()

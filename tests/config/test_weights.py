@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tandem.config.documents import Figure, Weights
-from tandem.config.weights import HubFile, hub_file, locate
+from tandem.config.weights import HubSource, hub_source, is_hub_directory, locate
 from tandem.contract.plan import Basis
 
 
@@ -44,15 +44,27 @@ def test_a_hub_file_is_in_the_state_directory(tmp_path: Path) -> None:
 
 
 def test_a_hub_file_has_an_address() -> None:
-    file = hub_file("hub:owner/na.me/deep/x.gguf@v1")
-    assert file == HubFile("owner/na.me", "deep/x.gguf", "v1")
+    file = hub_source("hub:owner/na.me/deep/x.gguf@v1")
+    assert file == HubSource("owner/na.me", "deep/x.gguf", "v1")
     assert file.url("https://hub.example/") == "https://hub.example/owner/na.me/resolve/v1/deep/x.gguf"
-    assert hub_file("hub:owner/name/x.gguf").revision == "main"
+    assert hub_source("hub:owner/name/x.gguf").revision == "main"
+
+
+def test_a_hub_directory_is_pinned_by_its_commit_and_stands_apart_from_files(tmp_path: Path) -> None:
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    located = locate(weights(f"hub:owner/name@{commit}"), tmp_path, tmp_path)
+    assert located.path == tmp_path / "checkpoints/owner/name" / commit
+    assert (located.present, located.fetchable) == (False, True)
+    source = hub_source(f"hub:owner/name@{commit}")
+    assert source.url("https://h/", "config.json") == f"https://h/owner/name/resolve/{commit}/config.json"
+    assert is_hub_directory(f"hub:owner/name@{commit}") and not is_hub_directory("hub:owner/name/x.gguf@main")
 
 
 @pytest.mark.parametrize(
     "source",
     [
+        "hub:owner/name",
+        "hub:owner/name@main",
         "hub:owner/x.gguf",
         "hub:owner/name/../../../etc/passwd",
         "package:nothing",
