@@ -14,7 +14,7 @@ from tandem.conductor.monitor import LoopWatch
 from tandem.contract.messages import Generate, Loop, TokenScore
 from tandem.engine.grammar.mask import Compiled
 from tandem.engine.grammar.mask import Mask as GrammarMask
-from tandem.engine.sample import Change, Choose, Row, Written, make_choice
+from tandem.engine.sample import Change, Choose, Row, Written, make_choice, make_comparison
 from tandem.engine.scores import score
 from tandem.engine.thinking import Thinking
 
@@ -44,11 +44,41 @@ class Choice:
     forced: Forced
     score: Score | None  # of the tokens it writes; None where nobody wants them
     watch: Watch
-    num_thinking: Callable[[Written], int]  # written tokens that are no answer
+    thinking: Thinking | None  # None where the model's thinking is not told from its answer
+
+    def num_thinking(self, written: Written) -> int:
+        """Written tokens that are no answer."""
+        return self.thinking.num_tokens(written) if self.thinking is not None else 0
 
 
 def choice_for(ask: Generate, vocab: int, seed: int, grammar: Compiled | None = None) -> Choice:
     """`seed` is the noise's key: the request's own, or a fresh one. `grammar` is what the request's own became."""
+    bounds = _bounds_of(ask, grammar)
+    return Choice(
+        make_choice(ask.sampling, ask.tokens, vocab, seed, bounds.masks),
+        lambda written: next(filter(None, (tokens(written) for tokens in bounds.forced)), ()),
+        _scoring(ask.top_logprobs),
+        LoopWatch(),
+        bounds.thinking,
+    )
+
+
+def comparison_for(ask: Generate, vocab: int, seed: int, grammar: Compiled | None = None) -> Change:
+    """See `sample.make_comparison`."""
+    return make_comparison(ask.sampling, ask.tokens, vocab, seed, _bounds_of(ask, grammar).masks)
+
+
+@dataclass(frozen=True, slots=True)
+class _Bounds:
+    """What a request must not leave."""
+
+    thinking: Thinking | None
+    masks: Sequence[Mask]
+    forced: Sequence[Forced]
+
+
+def _bounds_of(ask: Generate, grammar: Compiled | None) -> _Bounds:
+    assert (grammar is None) == (ask.grammar is None), "a grammar is read before its request gets here"
     thinking = Thinking(ask.reasoning) if ask.reasoning is not None else None
     masks: list[Mask] = []
     forced: list[Forced] = []
@@ -59,14 +89,7 @@ def choice_for(ask: Generate, vocab: int, seed: int, grammar: Compiled | None = 
         mask = _binding(grammar, ask, thinking)
         masks.append(mask)
         forced.append(mask.forced)
-    assert (grammar is None) == (ask.grammar is None), "a grammar is read before its request gets here"
-    return Choice(
-        make_choice(ask.sampling, ask.tokens, vocab, seed, masks),
-        lambda written: next(filter(None, (tokens(written) for tokens in forced)), ()),
-        _scoring(ask.top_logprobs),
-        LoopWatch(),
-        thinking.num_tokens if thinking is not None else _none,
-    )
+    return _Bounds(thinking, masks, forced)
 
 
 def _binding(grammar: Compiled, ask: Generate, thinking: Thinking | None) -> GrammarMask:
@@ -81,7 +104,3 @@ def _scoring(top: int | None) -> Score | None:
     if top is None:
         return None
     return lambda row, chosen: score(row, chosen, top)
-
-
-def _none(written: Written) -> int:
-    return 0

@@ -16,7 +16,7 @@ from tandem.draft.tree import NO_GUESS, ROOT, DraftTree, Origin
 from tandem.model.interface import SequenceState
 
 Text = Sequence[int]
-Texts = Mapping[tuple[int, ...], Text]  # prompt -> what was written behind it
+Texts = Mapping[tuple[str, tuple[int, ...]], Text]  # (scope, prompt) -> what was written behind it
 Invent = Callable[[Text, int, np.random.Generator], DraftTree]  # (how it goes on, nodes, luck)
 
 Branch = tuple[int, tuple[int, ...]]  # a node, and tokens in a row behind it
@@ -28,7 +28,8 @@ _HALF_RIGHT: Final = Origin("half-right")
 class Told(Followed):
     """A sequence as it was told: the prompt first, then what was written."""
 
-    def __init__(self) -> None:
+    def __init__(self, scope: str) -> None:
+        self.scope = scope
         self.prompt: tuple[int, ...] | None = None
         self.written: list[int] = []
 
@@ -52,7 +53,7 @@ class Inventing(Drafting):
         self._luck = np.random.default_rng(seed)
 
     def begin(self, state: SequenceState, scope: str) -> Told:
-        return Told()
+        return Told(scope)
 
     def propose(self, bids: Sequence[Bid], row_limit: int) -> Guesses:
         share = (row_limit - len(bids)) // len(bids)
@@ -67,7 +68,7 @@ class Inventing(Drafting):
     def _guess(self, bid: Bid, nodes: int) -> DraftTree:
         told = bid.followed
         assert isinstance(told, Told) and told.prompt is not None
-        text = self._texts.get(told.prompt, ())
+        text = self._texts.get((told.scope, told.prompt), ())
         return self._invent(text[len(told.written) :], nodes, self._luck) if nodes > 0 else NO_GUESS
 
     @staticmethod

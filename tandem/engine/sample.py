@@ -58,6 +58,22 @@ def make_choice(
     return choose
 
 
+def make_comparison(
+    sampling: Sampling, prompt: Sequence[int], vocab: int, seed: int, masks: Sequence[Change] = ()
+) -> Change:
+    """The row as it decides, to see how close a choice was: its best value is the choice of `make_choice`, unless
+    top-k, top-p or min-p leave that token out."""
+    changes = [*_changes(sampling, prompt, vocab), *masks]
+    temperature = np.float32(sampling.temperature)
+
+    def compare(row: Row, written: Written) -> Row:
+        for change in changes:
+            row = change(row, written)
+        return row if temperature < GREEDY_BELOW else row + temperature * gumbel(seed, len(written), len(row))
+
+    return compare
+
+
 def find_fault(sampling: Sampling, vocab: int) -> str | None:
     """What is wrong with these options, naming the field; None when nothing is."""
     rules = (

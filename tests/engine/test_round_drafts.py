@@ -22,7 +22,9 @@ def prompt(start: int, length: int) -> list[int]:
 
 def texts_of(requests: list[Generate]) -> Texts:
     """What each goes on to write, past its end too: a guess may run over it."""
-    return {request.tokens: alone(ask("x", request.tokens, 40, sampling=request.sampling)) for request in requests}
+    return {
+        ("", request.tokens): alone(ask("x", request.tokens, 40, sampling=request.sampling)) for request in requests
+    }
 
 
 def run(requests: list[Generate], drafting: Drafting, slots: int = 2, row_bucket: int = 16) -> Hand:
@@ -50,7 +52,7 @@ def test_guesses_change_nothing(lengths, sampling, invent, slots, row_bucket, no
     texts = texts_of(requests)
     driver = run(requests, Inventing(texts, invent, nodes, luck), slots, row_bucket)
     for request in requests:
-        assert driver.tokens(request.id) == texts[request.tokens][: request.max_tokens]
+        assert driver.tokens(request.id) == texts["", request.tokens][: request.max_tokens]
         finished = driver.finished(request.id)
         assert finished.reason is FinishReason.LENGTH and finished.completion_tokens == request.max_tokens
         assert finished.rounds + finished.accepted == request.max_tokens - 1
@@ -67,7 +69,7 @@ def test_right_guesses_make_few_rounds() -> None:
 
     drafting = Inventing(texts, right, nodes=9)
     driver = run([request], drafting, slots=1)
-    assert driver.tokens("a") == texts[request.tokens][:31]
+    assert driver.tokens("a") == texts["", request.tokens][:31]
     finished = driver.finished("a")
     assert (finished.rounds, finished.drafted, finished.accepted) == (3, 27, 27)
     counters = driver.health.counters
@@ -80,7 +82,7 @@ def test_a_stop_token_among_right_guesses_ends_the_answer_there() -> None:
     text = alone(ask("a", prompt(2, 6), max_tokens=30))
     stop = text[13]
     request = ask("a", prompt(2, 6), max_tokens=30, stop=[stop])
-    driver = run([request], Inventing({request.tokens: text}, half_right, nodes=12), slots=1)
+    driver = run([request], Inventing({("", request.tokens): text}, half_right, nodes=12), slots=1)
     assert driver.tokens("a") == text[: text.index(stop)]
     assert driver.finished("a").reason is FinishReason.STOP
 
@@ -88,14 +90,14 @@ def test_a_stop_token_among_right_guesses_ends_the_answer_there() -> None:
 def test_a_conversation_resumes_the_same_behind_guesses() -> None:
     driver = hand(engine_plan([512]), row_bucket=16)
     plain = hand(engine_plan([512]), row_bucket=16)
-    texts: dict[tuple[int, ...], list[int]] = {}
+    texts: dict[tuple[str, tuple[int, ...]], list[int]] = {}
     driver = hand(engine_plan([512]), row_bucket=16, drafting=Inventing(texts, half_right, nodes=10))
     text = prompt(3, 9)
     for number in range(4):
         request = ask(f"t{number}", text, max_tokens=9, head_end=4)
         plain.turn(request)
         plain.until_idle()
-        texts[request.tokens] = plain.tokens(request.id)
+        texts["", request.tokens] = plain.tokens(request.id)
         driver.turn(request)
         driver.until_idle()
         assert driver.tokens(request.id) == plain.tokens(request.id)
@@ -130,10 +132,10 @@ def test_a_cancel_between_rounds_leaves_a_slot_that_serves(after: int) -> None:
         driver.turn()
     driver.turn(Cancel("a"))
     written = driver.tokens("a")
-    assert written == texts[request.tokens][: len(written)]
+    assert written == texts["", request.tokens][: len(written)]
     driver.turn(ask("b", request.tokens, 30))
     driver.until_idle()
-    assert driver.tokens("b") == texts[request.tokens][:30]
+    assert driver.tokens("b") == texts["", request.tokens][:30]
 
 
 def test_every_round_of_many_slots_stays_within_the_row_bucket() -> None:
@@ -143,4 +145,4 @@ def test_every_round_of_many_slots_stays_within_the_row_bucket() -> None:
     rounds = [blocks for blocks in driver.model.passes if blocks != [3]]
     assert max(map(sum, rounds)) <= 8 and max(map(len, rounds)) == 5
     for request in requests:
-        assert driver.tokens(request.id) == texts[request.tokens][:12]
+        assert driver.tokens(request.id) == texts["", request.tokens][:12]

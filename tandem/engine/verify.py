@@ -1,0 +1,263 @@
+"""The exactness gate: the same requests with every kind of guess and every number of slots, compared token for token.
+
+The first run, without guesses on one slot, says what the text is. Every other run must write the same, or part at a
+near tie: a position where the token it wrote scored within rounding of the one that was expected. All of it goes
+through `Engine` itself, with its real queue, slots and rounds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+import msgspec
+import numpy as np
+from torch import Tensor
+
+from tandem.contract.messages import Finished, Generate, Health, Refused, Tokens
+from tandem.contract.plan import Plan, SlotPlan
+from tandem.draft.drafting import Drafting
+from tandem.engine.choice import comparison_for
+from tandem.engine.drafters import no_drafting
+from tandem.engine.engine import Engine, World
+from tandem.engine.grammar.mask import Compiled
+from tandem.engine.invented import Inventing, Texts, half_right, wrong
+from tandem.engine.letters import Prepared, Received, Sent
+from tandem.engine.sample import Row
+from tandem.model.interface import Block, Model
+
+SLOTS: Final = (1, 2, 4)
+NODES: Final = 15  # of made-up trees
+_ROUNDING: Final = {"float32": 1e-5}  # of the largest score: what a sum in another order may move
+_COARSE: Final = 2.0**-7  # the same of every format that computes in 16 bits or fewer
+_ENDLESS: Final = 1 << 60  # bytes, or requests: memory and queue are not what is tried here
+
+Served = Callable[[], AbstractContextManager[Drafting]]
+Tell = Callable[[str, int, int], None]  # (what runs, requests done, of how many)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One request, and what its grammar became."""
+
+    ask: Generate
+    grammar: Compiled | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    drafter: str  # none | wrong | half-right | served
+    slots: int
+
+    def __str__(self) -> str:
+        return f"{self.drafter}, {self.slots} slot{'s' if self.slots > 1 else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Where a run first wrote something else."""
+
+    request: str
+    mode: Mode
+    position: int  # in the answer
+    expected: int | None  # None: the answer should have ended here
+    written: int | None
+    gap: float  # between the two best scores there
+    lead: float  # of the expected token over the one that was written
+    tolerance: float
+
+    @property
+    def is_near_tie(self) -> bool:
+        return self.lead <= self.tolerance
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one run wrote, and how."""
+
+    mode: Mode
+    tokens: int
+    rounds: int
+    rows: int
+    drafted: int
+    accepted: int
+    seconds: float
+    differences: tuple[Difference, ...]
+    failures: tuple[str, ...]  # sentences; a request that failed wrote nothing to compare
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    requests: int
+    outcomes: tuple[Outcome, ...]
+
+    @property
+    def differences(self) -> tuple[Difference, ...]:
+        return tuple(each for outcome in self.outcomes for each in outcome.differences)
+
+    @property
+    def passed(self) -> bool:
+        """Every difference is a near tie, and no request failed."""
+        return all(each.is_near_tie for each in self.differences) and not any(each.failures for each in self.outcomes)
+
+
+def verify(
+    model: Model, plan: Plan, cases: Sequence[Case], served: Served, tell: Tell, slots: Sequence[int] = SLOTS
+) -> Report:
+    """Run `cases` in every mode. `served` opens the drafting of the plan. Made-up guesses know one text a scope and
+    prompt."""
+    gate = _Gate(model, plan, cases, tell)
+    plain, texts = gate.run(Mode("none", 1), no_drafting())
+    known = {(case.ask.scope, case.ask.tokens): texts.get(case.ask.id, ()) for case in cases}
+    outcomes = [plain]
+    for mode, drafting in _modes(known, slots, served):
+        with drafting as each:
+            outcomes.append(gate.run(mode, each, texts)[0])
+    return Report(len(cases), tuple(outcomes))
+
+
+def _modes(
+    texts: Texts, slots: Sequence[int], served: Served
+) -> Iterator[tuple[Mode, AbstractContextManager[Drafting]]]:
+    for count in slots:
+        if count > 1:
+            yield Mode("none", count), nullcontext(no_drafting())
+        yield Mode("wrong", count), nullcontext(Inventing(texts, wrong, NODES))
+        yield Mode("half-right", count), nullcontext(Inventing(texts, half_right, NODES, seed=count))
+        yield Mode("served", count), served()
+
+
+class _Gate:
+    """One model, run again and again."""
+
+    def __init__(self, model: Model, plan: Plan, cases: Sequence[Case], tell: Tell) -> None:
+        self._model = model
+        self._plan = plan.engine
+        limits = msgspec.structs.replace(plan.live.limits, max_queue=_ENDLESS, request_timeout=float(_ENDLESS))
+        self._live = msgspec.structs.replace(plan.live, limits=limits)
+        self._cases = cases
+        self._tell = tell
+
+    def run(
+        self, mode: Mode, drafting: Drafting, expected: dict[str, tuple[int, ...]] | None = None
+    ) -> tuple[Outcome, dict[str, tuple[int, ...]]]:
+        """What happened, and the text of every request that finished."""
+        began = time.perf_counter()
+        written = _Written(lambda done: self._tell(str(mode), done, len(self._cases)))
+        engine = self._engine(self._model, mode.slots, drafting, written)
+        self._drive(engine, self._cases)
+        counters = engine.health().counters
+        assert counters is not None
+        differences = self._compare(mode, written.texts, expected or {})
+        outcome = Outcome(
+            mode=mode,
+            tokens=counters.committed_tokens,
+            rounds=sum(counters.rounds_by_size.values()),
+            rows=counters.rows,
+            drafted=sum(counters.drafted.values()),
+            accepted=sum(counters.accepted.values()),
+            seconds=time.perf_counter() - began,
+            differences=tuple(differences),
+            failures=tuple(written.failures),
+        )
+        return outcome, written.texts
+
+    def _engine(self, model: Model, slots: int, drafting: Drafting, written: _Written) -> Engine:
+        window = max(len(case.ask.tokens) + case.ask.max_tokens for case in self._cases)
+        plan = msgspec.structs.replace(self._plan, slots=tuple(SlotPlan(index, window, 0) for index in range(slots)))
+        world = World(time.perf_counter, lambda: _ENDLESS, lambda: 0, written.post)
+        return Engine(model, plan, self._live, _ENDLESS, world, drafting=drafting)
+
+    @staticmethod
+    def _drive(engine: Engine, cases: Sequence[Case]) -> None:
+        letters = [case.ask if case.grammar is None else Prepared(case.ask, case.grammar) for case in cases]
+        engine.turn([Received(1, letter) for letter in letters])
+        while not engine.schedule.is_idle:
+            engine.turn(())
+            engine.check_integrity()
+
+    # --- comparing ---
+
+    def _compare(
+        self, mode: Mode, texts: dict[str, tuple[int, ...]], expected: dict[str, tuple[int, ...]]
+    ) -> Iterator[Difference]:
+        for case in self._cases:
+            id = case.ask.id
+            if id in texts and id in expected and texts[id] != expected[id]:
+                yield self._difference(mode, case, texts[id], expected[id])
+
+    def _difference(self, mode: Mode, case: Case, written: tuple[int, ...], expected: tuple[int, ...]) -> Difference:
+        at = next((n for n, (a, b) in enumerate(zip(written, expected, strict=False)) if a != b), None)
+        place = min(len(written), len(expected)) if at is None else at
+        row = self._row(case, place)
+        compare = comparison_for(case.ask, len(row), case.ask.sampling.seed or 0, case.grammar)
+        scores = compare(row, expected[:place])
+        best, second = np.sort(scores)[::-1][:2].tolist()
+
+        def score(text: tuple[int, ...]) -> float:
+            tokens = text[place : place + 1] or case.ask.stop_tokens
+            return max((float(scores[token]) for token in tokens), default=-np.inf)
+
+        return Difference(
+            request=case.ask.id,
+            mode=mode,
+            position=place,
+            expected=next(iter(expected[place:]), None),
+            written=next(iter(written[place:]), None),
+            gap=best - second,
+            lead=score(expected) - score(written),
+            tolerance=_ROUNDING.get(self._plan.compute, _COARSE) * float(np.abs(row).max()),
+        )
+
+    def _row(self, case: Case, position: int) -> Row:
+        """The logits from which the expected text chose there: it is written again, alone, and looked at."""
+        recorder = _Recorder(self._model, position)
+        self._drive(self._engine(cast(Model, recorder), 1, no_drafting(), _Written(lambda done: None)), [case])
+        assert recorder.row is not None
+        return recorder.row
+
+
+class _Written:
+    """What an engine posts."""
+
+    def __init__(self, tell: Callable[[int], None]) -> None:
+        self.texts: dict[str, tuple[int, ...]] = {}  # of requests that finished
+        self.failures: list[str] = []
+        self._growing: dict[str, list[int]] = {}
+        self._tell = tell
+
+    def post(self, letters: list[Sent], health: Health) -> None:
+        for letter in letters:
+            match letter.message:
+                case Tokens(id=id, tokens=tokens):
+                    self._growing.setdefault(id, []).extend(tokens)
+                case Finished(id=id):
+                    self.texts[id] = tuple(self._growing.pop(id, ()))
+                    self._tell(len(self.texts) + len(self.failures))
+                case Refused(id=id, sentence=sentence):
+                    self.failures.append(f"{id}: {sentence}")
+                    self._tell(len(self.texts) + len(self.failures))
+
+
+class _Recorder:
+    """A model that keeps one row of logits: of the sequence that runs alone on it, the one behind `position` tokens."""
+
+    def __init__(self, model: Model, position: int) -> None:
+        self.row: Row | None = None
+        self._model = model
+        self._position = position
+        self._seen = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def forward(self, blocks: Sequence[Block]) -> Tensor:
+        logits = self._model.forward(blocks)
+        if len(logits):
+            if self._seen == self._position:
+                self.row = logits[0].numpy(force=True).copy()
+            self._seen += 1
+        return logits
