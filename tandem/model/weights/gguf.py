@@ -28,7 +28,8 @@ Value = int | float | bool | str | tuple[int | float | bool, ...] | None  # None
 
 _KIND = gguf.GGMLQuantizationType
 SUPPORTED: Final = frozenset(
-    {_KIND.F32, _KIND.F16, _KIND.BF16, _KIND.Q4_0, _KIND.Q4_1, _KIND.Q5_0, _KIND.Q5_1, _KIND.Q8_0, _KIND.Q6_K}
+    {_KIND.F32, _KIND.F16, _KIND.BF16, _KIND.Q4_0, _KIND.Q4_1, _KIND.Q5_0, _KIND.Q5_1, _KIND.Q8_0}
+    | {_KIND.Q2_K, _KIND.Q3_K, _KIND.Q4_K, _KIND.Q5_K, _KIND.Q6_K}
 )
 
 _VALUE = gguf.GGUFValueType
