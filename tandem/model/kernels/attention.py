@@ -79,7 +79,7 @@ def _write(
     row, head = tl.program_id(0), tl.program_id(1)
     sequence = tl.load(sequences + row)
     if sequence >= 0:
-        kv = tl.load(addresses + sequence * columns + column).to(tl.pointer_type(tl.bfloat16))
+        kv = tl.multiple_of(tl.load(addresses + sequence * columns + column).to(tl.pointer_type(tl.bfloat16)), 16)
         window = tl.load(windows + sequence)
         place = tl.load(starts + sequence) + row - tl.load(firsts + sequence)
         dim = tl.arange(0, DIM)
@@ -125,7 +125,7 @@ def _look_back(
             window = tl.load(windows + sequence)
             first = tl.load(firsts + sequence)
             keys = tl.load(addresses + sequence * columns + column).to(tl.pointer_type(tl.bfloat16))
-            keys += head * window * DIM
+            keys = tl.multiple_of(keys, 16) + head * window * DIM
             values = keys + KV_HEADS * window * DIM
             dim, member = tl.arange(0, DIM), tl.arange(0, GROUPED)
             real = (member < GROUP)[:, None]

@@ -95,7 +95,7 @@ def _convolve(
     count = tl.load(counts + sequence)
     if count > 0:
         first = tl.load(firsts + sequence)
-        tail = tl.load(addresses + sequence * columns + column).to(tl.pointer_type(tl.bfloat16))
+        tail = tl.multiple_of(tl.load(addresses + sequence * columns + column).to(tl.pointer_type(tl.bfloat16)), 16)
         channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
         inside = channel < channels
         for number in range(count):
@@ -156,7 +156,7 @@ def _recur(
     if count > 0:
         first = tl.load(firsts + sequence)
         stays = tl.load(settled + sequence) > 0
-        memory = tl.load(addresses + sequence * columns + column).to(tl.pointer_type(tl.float32))
+        memory = tl.multiple_of(tl.load(addresses + sequence * columns + column).to(tl.pointer_type(tl.float32)), 16)
         key_place = tl.arange(0, KEY_DIM)
         value_place = tl.program_id(2) * WIDTH + tl.arange(0, WIDTH)
         inside = value_place < VALUE_DIM

@@ -22,7 +22,8 @@ from tandem.model.kernels.running import DOT, ROWS, launch
 from tandem.model.weights.packed import Element, Packed, Scale
 
 OUTPUTS: Final = 32
-INPUTS: Final = 128
+INPUTS: Final = {Element.BF16: 128, Element.E4M3: 128, Element.E2M1: 256}
+"""Of a step: 4 to 8 KiB of weights, of which a few steps are under way at a time."""
 _PROGRAMS: Final = 512  # a large device is busy with so many
 _SLICE: Final = 8192  # outputs that are widened at a time for a product of many rows
 
@@ -32,7 +33,7 @@ class PackedProduct:
 
     def __init__(self, weight: Packed) -> None:
         self.weight = weight
-        self._splits = splits(*weight.shape)
+        self._splits = splits(weight)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -71,9 +72,10 @@ class Side:
         raise AssertionError("a table is stored in one way")
 
 
-def splits(out: int, width: int) -> int:
-    """Into how many parts the inputs are cut: a power of two, by the matrix' shape alone."""
-    tiles, steps, parts = -(-out // OUTPUTS), -(-width // INPUTS), 1
+def splits(weight: Packed) -> int:
+    """Into how many parts the inputs are cut: a power of two, by the matrix' shape and kind alone."""
+    out, width = weight.shape
+    tiles, steps, parts = -(-out // OUTPUTS), -(-width // INPUTS[weight.element]), 1
     while tiles * parts < _PROGRAMS and steps >= 8 * parts:
         parts *= 2
     return parts
@@ -130,7 +132,7 @@ def widen(weight: Packed, outputs: slice) -> Tensor:
     factor = None if weight.factor is None else weight.factor[outputs]
     launch(
         _widen,
-        (triton.cdiv(out, OUTPUTS), triton.cdiv(width, INPUTS)),
+        (triton.cdiv(out, OUTPUTS), triton.cdiv(width, INPUTS[weight.element])),
         weight.values[outputs],
         given(scales),
         given(factor),
@@ -152,9 +154,9 @@ def constants(weight: Packed) -> dict[str, int]:
         "ELEMENT": int(weight.element),
         "SCALE": int(weight.scale),
         "SCALE_ROWS": weight.rows_a_scale,
-        "SCALE_INPUTS": weight.inputs_a_scale or INPUTS,
+        "SCALE_INPUTS": weight.inputs_a_scale or INPUTS[weight.element],
         "OUTPUTS": OUTPUTS,
-        "INPUTS": INPUTS,
+        "INPUTS": INPUTS[weight.element],
     }
 
 
@@ -284,11 +286,11 @@ def dot_stretch(
             )
             early = (small_float(both & 15).to(tl.float32) * scale).to(tl.bfloat16).to(DOT)
             late = (small_float(both >> 4).to(tl.float32) * scale).to(tl.bfloat16).to(DOT)
-            even = start + 2 * half
-            left = tl.load(rows + even[None, :], mask=(even < width)[None, :], other=0.0).to(DOT)
-            right = tl.load(rows + even[None, :] + 1, mask=(even + 1 < width)[None, :], other=0.0).to(DOT)
-            total = tl.dot(left, tl.trans(early), total, input_precision="ieee")
-            total = tl.dot(right, tl.trans(late), total, input_precision="ieee")
+            place = start + tl.arange(0, INPUTS)
+            given = tl.load(rows + place[None, :], mask=(place < width)[None, :], other=0.0)
+            left, right = tl.split(tl.reshape(given, [ROWS, INPUTS // 2, 2]))  # of even and of odd inputs
+            total = tl.dot(left.to(DOT), tl.trans(early), total, input_precision="ieee")
+            total = tl.dot(right.to(DOT), tl.trans(late), total, input_precision="ieee")
         else:
             place = start + tl.arange(0, INPUTS)
             known = inside[:, None] & (place < width)[None, :]
@@ -350,9 +352,10 @@ def _widen(
     place = start + tl.arange(0, INPUTS)
     known = inside[:, None] & (place < width)[None, :]
     if ELEMENT == _E2M1:
-        byte = place // 2
-        both = tl.load(values + output[:, None] * (width // 2) + byte[None, :], mask=known, other=0).to(tl.int32)
-        number = small_float((both >> (4 * (place % 2))[None, :]) & 15).to(tl.float32)
+        byte = start // 2 + tl.arange(0, INPUTS // 2)
+        held = inside[:, None] & (byte < width // 2)[None, :]
+        both = tl.load(values + output[:, None] * (width // 2) + byte[None, :], mask=held, other=0).to(tl.int32)
+        number = tl.interleave(small_float(both & 15), small_float(both >> 4)).to(tl.float32)
     else:
         raw = tl.load(values + output[:, None] * width + place[None, :], mask=known, other=0)
         number = raw.to(tl.float8e4nv, bitcast=True).to(tl.float32)
