@@ -11,6 +11,7 @@ import msgspec
 from tandem.contract.messages import Generate, Reasoning, Sampling
 from tandem.contract.plan import Limits, SamplingDefaults
 from tandem.gateway.errors import ApiError
+from tandem.gateway.grammars import grammar_of
 from tandem.gateway.openai import MAX_CHOICES, Generation
 from tandem.text.template import Prompt
 from tandem.text.vocabulary import Vocabulary
@@ -46,10 +47,12 @@ def make_job(
 ) -> Job:
     """Every prompt `n` times. `max_tokens` None takes the declared default; any is cut to the room in the window.
 
-    Raises `ApiError` 400 for a bias on a token that does not exist and for more choices than can ever be here at once.
+    Raises `ApiError` 400 for a bias on a token that does not exist, for more choices than can ever be here at once and
+    for a schema that is none.
     """
     copies = wanted.n or 1
     refuse_too_many(len(prompts), copies, limits.max_queue, slots)
+    grammar = grammar_of(wanted)
     sampling = make_sampling(wanted, defaults, len(vocabulary.tokens))
     requests = tuple(
         Generate(
@@ -60,6 +63,7 @@ def make_job(
             sampling=_nth(sampling, index),
             marks=prompt.marks,
             scope=scope,
+            grammar=grammar,
             reasoning=_limited(prompt.reasoning, wanted.thinking_limit),
             top_logprobs=wanted.num_top,
             end_loops=wanted.end_loops,

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
 from tandem.gateway.errors import ApiError
+from tandem.gateway.grammars import Answers, FormatType, ResponseFormat, SchemaField, StructuredOutputs, Text
 from tandem.gateway.logprobs import ChatLogprobs, TextLogprobs
 
 MAX_CHOICES: Final = 16
@@ -48,6 +49,14 @@ class Generation(Struct, frozen=True, kw_only=True):
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     logit_bias: dict[str, Annotated[float, Meta(ge=-100, le=100)]] | None = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: SchemaField = None
+    guided_regex: Text | None = None
+    guided_choice: Answers | None = None
+    guided_grammar: Text | None = None
+    json_schema: SchemaField = None
+    grammar: Text | None = None
     end_loops: bool | None = None  # an answer that repeats itself without end is ended
     user: Any = None
     metadata: Any = None
@@ -104,7 +113,6 @@ class ChatRequest(Generation, frozen=True, kw_only=True):
     parallel_tool_calls: Any = None
     functions: NotYet = None
     function_call: NotYet = None
-    response_format: NotYet = None
     logprobs: bool | None = None
     top_logprobs: NumTop | None = None
     max_reasoning_tokens: Annotated[int, Meta(ge=0)] | None = None  # goes before `reasoning_effort`
@@ -149,7 +157,6 @@ _ASK_NOTHING: Final[dict[str, tuple[Any, ...]]] = {
     "tool_calls": (None, []),
     "functions": (None, []),
     "function_call": (None, "none", "auto"),
-    "response_format": (None, {"type": "text"}),
     "modalities": (None, ["text"]),
     "audio": (None,),
     "web_search_options": (None,),
@@ -197,6 +204,7 @@ _PLACE: Final = re.compile(r"(?P<what>.*?)(?: - at `(?:key in )?\$(?P<path>.*)`)
 _FIELD: Final = re.compile(r"`(\w+)`$")
 _ALLOWED: Final = {
     "role": get_args(Role),
+    "type": get_args(FormatType),
     "reasoning_effort": get_args(Effort),
 }  # msgspec names the value that is wrong, which a user wrote
 
