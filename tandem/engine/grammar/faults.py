@@ -39,13 +39,10 @@ class _Search:
         self._heading = {"$schema": root["$schema"]} if "$schema" in root else {}
 
     def deepest(self, path: Path, schema: Any, sentence: str) -> Finding:
-        below = []
         for step, child in children(schema):
-            if (refusal := self._refusal(child)) is not None:
-                below.append(((*path, *step), child, refusal))
-        # a child refused for the same reason is the reason; an optional one may be refused for another
-        for found in sorted(below, key=lambda each: each[2] != sentence):
-            return self.deepest(*found)
+            refusal = self._refusal(child)
+            if refusal is not None and _kind(refusal) == _kind(sentence):  # an optional member may well be impossible
+                return self.deepest((*path, *step), child, refusal)
         return self._keyword(path, schema, sentence)
 
     def _keyword(self, path: Path, schema: Any, sentence: str) -> Finding:
@@ -64,6 +61,11 @@ class _Search:
         definitions = {**self._definitions, "tried": _moved(schema)}
         refusal = self._judge({**self._heading, "$ref": "#/$defs/tried", "$defs": definitions})
         return None if refusal is None else refusal.replace(f"/$defs/{_ROOT}", "")
+
+
+def _kind(refusal: str) -> str:
+    """Two refusals of one kind may have one cause."""
+    return re.split(r"[:\n]", refusal, maxsplit=1)[0]
 
 
 def _moved(part: Any) -> Any:

@@ -105,8 +105,8 @@ class Position:
         return np.unpackbits(self._bits.view(np.uint8), count=self._num_tokens, bitorder="little").view(np.bool_)
 
     def forced(self) -> list[int]:
-        """Tokens that spell what must come next, cut as the model's own tokenizer cuts it; none where more than one
-        thing may come."""
+        """Tokens that spell what must come next, cut as the tokenizer cuts it: `allowed` holds the first and no other.
+        None where more than one thing may come."""
         return self._native.compute_ff_tokens()
 
 

@@ -66,8 +66,8 @@ class Mask:
         return masked
 
     def forced(self, written: Written) -> tuple[int, ...]:
-        """Tokens that spell what must come next. The model may cut the same text otherwise, so they are guesses, if
-        nearly sure ones."""
+        """The tokens that must come next: a text that is certain is cut as the tokenizer cuts it, and no row lets
+        another token through there."""
         if self._may_open(written) or not self._is_bound(written):
             return ()
         self._catch_up(written)

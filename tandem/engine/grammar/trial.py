@@ -84,10 +84,11 @@ def _schema(text: str) -> Verdict:
     endless = find_endless(schema)
     if endless is not None:
         return Verdict(sentence="it holds another of itself without end", path=dotted(endless))
+    until = time.process_time() + SEARCH_SECONDS
     finding = find(
         schema,
         judge=lambda schema: _refusal(library.from_schema(json.dumps(schema))),
-        has_time=lambda: time.process_time() < SEARCH_SECONDS,
+        has_time=lambda: time.process_time() < until,
     )
     if finding is not None:
         return Verdict(sentence=explain(finding.sentence), path=dotted(finding.path))
