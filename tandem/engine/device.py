@@ -33,17 +33,20 @@ from tandem.units import format_bytes
 
 log = logging.getLogger("tandem.engine")
 
-Load = Callable[[Path, str, int, Callable[[float], None]], Model]
+Progress = Callable[[float], None]  # hears the loaded share
+Load = Callable[[Path, str, int, Progress, str, bool, bool], Model]
 
 
 def run(plan: Plan, link: Link, load: Load = load) -> None:
     """Returns when the engine has left; raises what loading or warming up raises, and our own bugs."""
     began = time.monotonic()
     _check_family(plan.engine)
-    model = load(Path(plan.engine.weights), plan.engine.compute, plan.engine.threads, _telling(link))
+    model = load_model(plan.engine, _telling(link), load)
     _check_windows(plan.engine, model.config.window)
     with drafting_of(plan.engine, model) as drafting:
-        engine = Engine(model, plan.engine, plan.live, _room(), _world(link), _pages(plan.engine), drafting)
+        engine = Engine(
+            model, plan.engine, plan.live, _room(plan.engine), _world(link, plan.engine), _pages(plan.engine), drafting
+        )
         link.health = Health(ready=False, state="loading", sentence="Loading: writing a first token", progress=1.0)
         engine.warm_up()
         # What exists now stays: a full collection would walk all of torch's modules in the middle of some round.
@@ -53,6 +56,12 @@ def run(plan: Plan, link: Link, load: Load = load) -> None:
         link.health, link.beat = engine.health(), time.monotonic()
         while not engine.is_done:
             engine.turn(collect(link.inbox, engine.patience))
+
+
+def load_model(plan: EnginePlan, progress: Progress, load: Load = load) -> Model:
+    """The model that the plan names. Raises `CannotStart` as `load` does."""
+    mtp = plan.draft is not None and plan.draft.mtp
+    return load(Path(plan.weights), plan.compute, plan.threads, progress, plan.device, mtp, plan.graphs)
 
 
 def collect(inbox: SimpleQueue[Received], patience: float) -> list[Received]:
@@ -86,7 +95,7 @@ def _check_windows(plan: EnginePlan, trained: int) -> None:
         )
 
 
-def _world(link: Link) -> World:
+def _world(link: Link, plan: EnginePlan) -> World:
     def post(letters: list[Sent], health: Health) -> None:
         link.health, link.beat = health, time.monotonic()
         if letters:
@@ -94,7 +103,7 @@ def _world(link: Link) -> World:
 
     return World(
         clock=time.monotonic,
-        available=lambda: read_memory().available,
+        available=lambda: _memory(plan)[0],
         noise=lambda: secrets.randbits(64),
         post=post,
     )
@@ -107,7 +116,7 @@ def _pages(plan: EnginePlan) -> PageBackend | None:
     return HostPages() if plan.device == "cpu" else CudaPages(torch.device(plan.device, 0))
 
 
-def _telling(link: Link) -> Callable[[float], None]:
+def _telling(link: Link) -> Progress:
     def progress(share: float) -> None:
         sentence = f"Loading: {share:.0%} of the weights"
         link.health = Health(ready=False, state="loading", sentence=sentence, progress=share)
@@ -116,9 +125,22 @@ def _telling(link: Link) -> Callable[[float], None]:
     return progress
 
 
-def _room() -> int:
-    """What the floor and all requests share, in bytes: the machine's memory less what this process holds loaded."""
-    return read_memory().total - psutil.Process().memory_info().rss
+def _room(plan: EnginePlan) -> int:
+    """What the floor and all requests share, in bytes: the memory the model lies in, less what it holds loaded."""
+    available, total = _memory(plan)
+    return available if _is_discrete(plan) else total - psutil.Process().memory_info().rss
+
+
+def _memory(plan: EnginePlan) -> tuple[int, int]:
+    """Available and total bytes where rows lie. A GB10 has one memory, of which the kernel's figures are the true ones."""
+    if _is_discrete(plan):
+        return torch.cuda.mem_get_info(0)
+    reading = read_memory()
+    return reading.available, reading.total
+
+
+def _is_discrete(plan: EnginePlan) -> bool:
+    return plan.device == "cuda" and not torch.cuda.get_device_properties(0).is_integrated
 
 
 def _describe(plan: Plan) -> str:

@@ -52,7 +52,7 @@ class Stalling(ToyModel):
         self.may_load.set()
         self.may_run.set()
 
-    def load(self, path: Path, compute: str, threads: int, progress: Callable[[float], None]) -> Stalling:
+    def load(self, path: Path, compute: str, threads: int, progress: Callable[[float], None], *more) -> Stalling:
         progress(0.25)
         self.may_load.wait(20)
         return self
