@@ -26,8 +26,11 @@ class Placement:
 HOST: Final = Placement(torch.device("cpu"), kernels=False)
 
 
-def place(device: str) -> Placement:
-    """`cpu` or `cuda`. Raises `CannotStart` where the device, or what drives it, is not there."""
+def place(device: str, graphs: bool = True) -> Placement:
+    """`cpu` or `cuda`, with `graphs` where it can.
+
+    Raises `CannotStart` where the device, or what drives it, is not there.
+    """
     if device == "cpu":
         return HOST
     if not torch.cuda.is_available():
@@ -40,7 +43,7 @@ def place(device: str) -> Placement:
         raise CannotStart(
             "the engine's CUDA kernels need triton, which is not installed", "pip install 'tandem-appliance[cuda]'"
         )
-    return Placement(torch.device(device, 0), kernels=True, graphs=True)
+    return Placement(torch.device(device, 0), kernels=True, graphs=graphs)
 
 
 def moved(tensor: Tensor, device: torch.device) -> Tensor:

@@ -34,21 +34,21 @@ class Need:
 
 
 _DIRECTORY: Final = ("bfloat16", "float32", "int8")
-COMPUTES: Final = {  # number formats this version's engine computes in; int4 is a GGUF file's own blocks
-    "llama": (*_DIRECTORY, "int4"),
-    "qwen3": _DIRECTORY,
-    "qwen35": _DIRECTORY,
-    "flashnext": _DIRECTORY,
+_PACKED: Final = ("bfloat16", "fp8", "mxfp8", "nvfp4")
+COMPUTES: Final[
+    dict[str, dict[str, tuple[str, ...]]]
+] = {  # number formats this version's engine computes in, by device and family
+    "cpu": {"llama": (*_DIRECTORY, "int4"), "qwen3": _DIRECTORY, "qwen35": _DIRECTORY, "flashnext": _DIRECTORY},
+    "cuda": dict.fromkeys(("llama", "qwen3", "qwen35", "flashnext"), _PACKED),
 }
-DEVICES: Final = ("cpu",)
+"""int4 is a GGUF file's own blocks. A CUDA device multiplies weights as a checkpoint stores them; the word says how."""
 
 
 def not_yet(documents: Documents, serving: Serving) -> tuple[Problem, ...]:
     """What this version's engine cannot do yet of what is declared."""
-    family = documents.profile.family
+    family, device = documents.profile.family, serving.device
     asked = (
-        ("compute", f"computes the `{family}` family in", serving.compute, COMPUTES[family]),
-        ("device", "runs on", serving.device, DEVICES),
+        ("compute", f"computes the `{family}` family on `{device}` in", serving.compute, COMPUTES[device][family]),
     )
     return tuple(
         Problem(

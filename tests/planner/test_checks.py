@@ -119,38 +119,43 @@ def test_a_declared_peak_below_its_parts_is_the_residency_document_s_fault() -> 
     assert problem.place.path == "residency"
 
 
-def test_a_device_without_an_engine_is_refused_on_a_live_machine() -> None:
-    """Else it would run on the CPU and say `cuda`."""
+def test_a_format_that_its_device_does_not_multiply_is_refused_on_a_live_machine() -> None:
+    """The blocks of a GGUF file are multiplied on a CPU only."""
     with pytest.raises(DocumentError) as caught:
         plan("engine.device=cuda", box=LAPTOP)
     (problem,) = caught.value.problems
-    assert problem.message == "no engine of this version runs on `cuda`"
-    assert problem.notes == ("it runs on `cpu`",)
-    assert problem.place is not None and problem.place.path == "engine.device"
+    assert problem.code == "not-yet"
+    assert problem.message == "no engine of this version computes the `llama` family on `cuda` in `int4`"
+    assert "`bfloat16`, `fp8`, `mxfp8`, `nvfp4`" in problem.notes[0]
 
 
-def test_a_format_or_device_without_code_is_refused_here_and_planned_elsewhere() -> None:
+def test_a_format_without_code_is_refused_here_and_planned_elsewhere() -> None:
     box = type(LAPTOP)("this machine", 200 * GIB, 150 * GIB, 20, declared=False)
     with pytest.raises(DocumentError) as caught:
-        plan(*SPARK, box=box)
-    assert [problem.code for problem in caught.value.problems] == ["not-yet", "not-yet"]
-    said = [problem.message for problem in caught.value.problems]
-    assert said == [
-        "no engine of this version computes the `qwen35` family in `nvfp4`",
-        "no engine of this version runs on `cuda`",
-    ]
-    assert caught.value.problems[0].notes == ("it computes the `qwen35` family in `bfloat16`, `float32`, `int8`",)
-    assert all(any(sentence in warning for warning in plan(*SPARK).warnings) for sentence in said)
+        plan(*SPARK, "engine.device=cpu", box=box)
+    (problem,) = caught.value.problems
+    assert problem.message == "no engine of this version computes the `qwen35` family on `cpu` in `nvfp4`"
+    assert problem.notes == ("it computes the `qwen35` family on `cpu` in `bfloat16`, `float32`, `int8`",)
+    assert any(problem.message in warning for warning in plan(*SPARK, "engine.device=cpu").warnings)
+
+
+def test_the_27b_profile_is_served_on_the_device_it_is_written_for() -> None:
+    box = type(LAPTOP)("this machine", 200 * GIB, 150 * GIB, 20, declared=False)
+    assert not any("not served" in warning for warning in plan(*SPARK, box=box).warnings)
 
 
 def test_what_is_served_is_what_the_model_code_has() -> None:
     from tandem.model.families.directory import _BUILDERS
+    from tandem.model.loading import _PACKED
     from tandem.model.weights.quant import Compute
 
     families = Profile.model_fields["family"].annotation
-    assert set(COMPUTES) == set(get_args(families)) == {"llama", *_BUILDERS}
-    assert set(COMPUTES["llama"]) == set(Compute)
-    assert all(set(COMPUTES[family]) == set(Compute) - {Compute.INT4} for family in _BUILDERS)
+    assert all(set(served) == set(get_args(families)) == {"llama", *_BUILDERS} for served in COMPUTES.values())
+    assert set(COMPUTES["cpu"]["llama"]) == set(Compute)
+    assert all(
+        set(COMPUTES["cpu"][family]) == set(Compute) - {Compute.INT4} for family in _BUILDERS if family != "llama"
+    )
+    assert all(set(served) == {Compute.BFLOAT16, *_PACKED} for served in COMPUTES["cuda"].values())
 
 
 def test_the_example_s_refusals_to_the_hundredth() -> None:
