@@ -17,7 +17,7 @@ from tandem.draft.calibration import Calibration
 from tandem.draft.interface import Drafter
 from tandem.draft.price import Staircase
 from tandem.draft.share import share
-from tandem.draft.tree import NO_GUESS, DraftTree, Origin, force, merge, prune
+from tandem.draft.tree import NO_GUESS, NOT_YET, DraftTree, Origin, force, merge, prune
 from tandem.draft.worth import Worth
 from tandem.model.interface import SequenceState
 
@@ -91,6 +91,11 @@ class _Answer:
     trees: tuple[DraftTree, ...]  # one a bid, as the drafter made them
     ms: float
 
+    @property
+    def is_not_yet(self) -> bool:
+        """The drafter was busy reading, and is not judged by it."""
+        return any(tree is NOT_YET for tree in self.trees) and not any(tree.nodes for tree in self.trees)
+
 
 @dataclass(slots=True)
 class _Took:
@@ -132,7 +137,8 @@ class Drafting:
             return Guesses((NO_GUESS,) * len(bids), context)
         prices = self._prices.table(row_limit, context)
         due = [guesser for guesser in self.guessers if guesser.worth.is_due(prices[len(bids)])]
-        answers = tuple(self._ask(guesser, bids, limits) for guesser in due)
+        asked = [self._ask(guesser, bids, limits) for guesser in due]
+        answers = tuple(answer for answer in asked if not answer.is_not_yet)
         rated = [[self._calibration.rate(answer.trees[slot]) for answer in answers] for slot in range(len(bids))]
         trees = [
             prune(_join(mine, bid.forced[:limit]), limit) for mine, bid, limit in zip(rated, bids, limits, strict=True)

@@ -32,7 +32,10 @@ class Drafter(Protocol[S]):
         ...
 
     def propose(self, sessions: Sequence[S], limits: Sequence[int]) -> list[DraftTree]:
-        """For each session how it may go on behind its last token, at most `limits` nodes; `NO_GUESS` for nothing."""
+        """For each session how it may go on behind its last token, at most `limits` nodes; `NO_GUESS` for nothing.
+
+        `NOT_YET` where it still reads, which says nothing of what its guesses are worth.
+        """
         ...
 
     def end(self, session: S) -> None:

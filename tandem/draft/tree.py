@@ -77,6 +77,9 @@ class DraftTree:
 
 NO_GUESS: Final = DraftTree((), (), (), ())
 
+NOT_YET: Final = DraftTree((), (), (), ())
+"""No guess, because the drafter is still reading what it follows. Told from `NO_GUESS` by identity."""
+
 
 def chain(tokens: Sequence[int], scores: Sequence[float], origin: Origin) -> DraftTree:
     """One guess behind the other; `scores` are those of the paths, so they never rise."""

@@ -12,7 +12,7 @@ import pytest
 
 from tandem.draft.drafting import Bid, Drafting, Followed, Guesses
 from tandem.draft.price import Price, Staircase
-from tandem.draft.tree import NO_GUESS, DraftTree, Origin, chain, merge
+from tandem.draft.tree import NO_GUESS, NOT_YET, DraftTree, Origin, chain, merge
 from tandem.model.interface import SequenceState
 
 STATE = cast(SequenceState, None)  # drafters here do not look at it
@@ -201,6 +201,26 @@ def test_of_two_drafters_the_one_that_costs_more_than_it_brings_falls_silent() -
     alone = running(always(0.8), ms=STEPS)
     alone.gain(300)
     assert gain > 0.95 * alone.gain(1000)
+
+
+class Late(Oracle):
+    """Reads for a while, and takes its time, before it guesses."""
+
+    reads = 30  # rounds
+
+    def propose(self, sessions: Sequence[list[int]], limits: Sequence[int]) -> list[DraftTree]:
+        if self.reads == 0:
+            return super().propose(sessions, limits)
+        self.reads -= 1
+        self._clock.now += 0.005
+        return [NOT_YET] * len(sessions)
+
+
+def test_a_drafter_is_not_judged_while_it_reads() -> None:
+    clock = Clock()
+    run = Run(Drafting([Late("late", clock, always(0.9), 0.9)], 15, Staircase(), clock), clock, STEPS)
+    run.gain(100)
+    assert run.gain(200) > 3
 
 
 def test_the_order_of_drafters_makes_no_difference() -> None:
