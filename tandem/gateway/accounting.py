@@ -43,6 +43,8 @@ def timings_of(choice: Choice) -> Timings | None:
         predicted_ms=round(finished.decode_seconds * 1000, 3),
         predicted_per_second=_rate(written, finished.decode_seconds),
         queue_ms=round(finished.queue_seconds * 1000, 3),
+        draft_n=finished.drafted,
+        draft_n_accepted=finished.accepted,
     )
 
 
@@ -124,6 +126,9 @@ class Account:
             decode_seconds=max((f.decode_seconds for f in finished), default=None),
             ttft_seconds=self.ttft,
             total_seconds=now - self.began,
+            rounds=sum(f.rounds for f in finished) if finished else None,
+            drafted=sum(f.drafted for f in finished) if finished else None,
+            accepted=sum(f.accepted for f in finished) if finished else None,
         )
 
     @property

@@ -76,7 +76,20 @@ def _counters(counters: Counters) -> Iterator[Metric]:
     for size, count in sorted(counters.rounds_by_size.items()):
         rounds.add_metric((str(size),), count)
     yield rounds
-    yield CounterMetricFamily("tandem_rows", "Rows decoded", counters.rows)
+    by_rows = CounterMetricFamily(
+        "tandem_engine_rounds_by_rows", "Rounds by the rows of their pass, guesses included", labels=("rows",)
+    )
+    for rows, count in sorted(counters.rounds_by_rows.items()):
+        by_rows.add_metric((str(rows),), count)
+    yield by_rows
+    yield _by_drafter("tandem_engine_drafted", "Guesses checked, by drafter", counters.drafted)
+    yield _by_drafter("tandem_engine_accepted", "Guesses that were right, by drafter", counters.accepted)
+    yield CounterMetricFamily("tandem_engine_draft_seconds", "Time asking drafters", counters.draft_seconds)
+    rounds_in_all = max(1, sum(counters.rounds_by_rows.values()))
+    yield GaugeMetricFamily("tandem_engine_rows_a_round", "Mean since the start", counters.rows / rounds_in_all)
+    accepted = sum(counters.accepted.values())
+    yield GaugeMetricFamily("tandem_engine_accepted_a_round", "Mean since the start", accepted / rounds_in_all)
+    yield CounterMetricFamily("tandem_rows", "Rows decoded, guesses included", counters.rows)
     yield CounterMetricFamily("tandem_committed_tokens", "Tokens committed", counters.committed_tokens)
     yield CounterMetricFamily("tandem_prefill_rows", "Prompt rows read", counters.prefill_rows)
     yield CounterMetricFamily("tandem_cached_rows", "Prompt rows found in caches", counters.cached_rows)
@@ -86,3 +99,10 @@ def _counters(counters: Counters) -> Iterator[Metric]:
     yield CounterMetricFamily("tandem_engine_refused", "Requests the engine refused", counters.refused)
     yield CounterMetricFamily("tandem_engine_cancelled", "Requests that were cancelled", counters.cancelled)
     yield GaugeMetricFamily("tandem_peak_running", "Most requests on slots at once", counters.peak_running)
+
+
+def _by_drafter(name: str, about: str, counts: dict[str, int]) -> Metric:
+    family = CounterMetricFamily(name, about, labels=("drafter",))
+    for drafter, count in sorted(counts.items()):
+        family.add_metric((drafter,), count)
+    return family

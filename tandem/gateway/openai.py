@@ -253,6 +253,8 @@ class Timings(Struct, frozen=True):
     predicted_ms: float
     predicted_per_second: float
     queue_ms: float
+    draft_n: int  # guesses that were checked
+    draft_n_accepted: int  # of them, right
 
 
 class LoopRemark(Struct, frozen=True):

@@ -42,6 +42,9 @@ class Row(msgspec.Struct, frozen=True):
     decode_seconds: float | None
     ttft_seconds: float | None
     total_seconds: float
+    rounds: int | None  # that wrote its tokens
+    drafted: int | None  # guesses that were checked for it
+    accepted: int | None  # of them, right
 
 
 MIGRATIONS: Final = (
@@ -54,6 +57,11 @@ MIGRATIONS: Final = (
         queue_seconds REAL, prefill_seconds REAL, decode_seconds REAL, ttft_seconds REAL, total_seconds REAL NOT NULL
     );
     CREATE INDEX requests_at ON requests (at);
+    """,
+    """
+    ALTER TABLE requests ADD COLUMN rounds INTEGER;
+    ALTER TABLE requests ADD COLUMN drafted INTEGER;
+    ALTER TABLE requests ADD COLUMN accepted INTEGER;
     """,
 )
 

@@ -20,7 +20,7 @@ def row(id: str = "r1", at: float = NOON, **changes: Any) -> Row:
         "route": "/v1/chat/completions", "model": "m", "key_name": "anna", "client": "openai-python", "status": 200,
         "finish": "stop", "streamed": True, "choices": 1, "slot": 0, "reason": "slot 0 is free", "cache_source": "none",
         "prompt_tokens": 10, "cached_tokens": 4, "completion_tokens": 20, "queue_seconds": 0.1, "prefill_seconds": 0.2,
-        "decode_seconds": 2.0, "ttft_seconds": 0.3, "total_seconds": 2.5,
+        "decode_seconds": 2.0, "ttft_seconds": 0.3, "total_seconds": 2.5, "rounds": 9, "drafted": 30, "accepted": 10,
     }  # fmt: skip
     return Row(id=id, at=at, **(values | changes))
 
@@ -113,9 +113,27 @@ def test_an_older_file_is_brought_to_this_version(tmp_path: Path) -> None:
     connection.close()
     later = (*MIGRATIONS, "ALTER TABLE requests ADD COLUMN effort TEXT NOT NULL DEFAULT 'normal'")
     connection = open_ledger(path, later)
-    assert connection.execute("PRAGMA user_version").fetchone() == (2,)
+    assert connection.execute("PRAGMA user_version").fetchone() == (len(later),)
     assert "effort" in [column[1] for column in connection.execute("PRAGMA table_info(requests)")]
     connection.close()
+
+
+def test_rows_from_before_guesses_were_counted_say_nothing_of_them(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    old = open_ledger(path, MIGRATIONS[:1])
+    columns = [name for name in Row.__struct_fields__ if name not in ("rounds", "drafted", "accepted")]
+    old.execute(
+        f"INSERT INTO requests ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})",
+        [getattr(row("old"), name) for name in columns],
+    )
+    old.close()
+    ledger = Ledger(path, days=10_000_000)
+    ledger.write(row("new"))
+    ledger.close(timeout=30)
+    connection = sqlite3.connect(path)
+    found = connection.execute("SELECT id, rounds, drafted, accepted FROM requests ORDER BY id DESC").fetchall()
+    connection.close()
+    assert found == [("old", None, None, None), ("new", 9, 30, 10)]
 
 
 def test_a_step_that_fails_leaves_the_version_before_it() -> None:
@@ -132,6 +150,6 @@ def test_a_newer_file_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
     open_ledger(path, (*MIGRATIONS, "CREATE TABLE later (x)")).close()
     before = path.read_bytes()
-    with pytest.raises(LedgerTooNew, match="version 2"):
+    with pytest.raises(LedgerTooNew, match=f"version {len(MIGRATIONS) + 1}"):
         open_ledger(path)
     assert path.read_bytes() == before
