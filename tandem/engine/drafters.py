@@ -13,6 +13,8 @@ from tandem.contract.plan import EnginePlan
 from tandem.draft.drafting import Drafting
 from tandem.draft.interface import Drafter
 from tandem.draft.lookup import open_lookup
+from tandem.draft.model import open_model
+from tandem.draft.mtp import MtpDrafter
 from tandem.draft.price import Staircase, read_prices
 from tandem.model.interface import Model
 from tandem.text.vocabulary import read_vocabulary
@@ -34,6 +36,11 @@ def drafting_of(plan: EnginePlan, model: Model) -> Iterator[Drafting]:
             lookup = open_lookup(draft.lookup, read_vocabulary(Path(plan.weights)))
             opened.callback(lookup.close)
             drafters.append(lookup)
+        if model.mtp is not None and draft.mtp:
+            drafters.append(MtpDrafter(model.mtp))
+        if draft.model is not None:
+            served, vocab = Path(plan.weights), model.config.vocab
+            drafters.append(open_model(draft.model, served, vocab, plan.threads, plan.device))
         yield Drafting(drafters, draft.nodes, Staircase(read_prices(Path(draft.prices), facts_of(plan))))
 
 
