@@ -43,8 +43,9 @@ fix: venv-dev ## format, and mend what ruff can mend
 	.venv/bin/ruff format
 	.venv/bin/ruff check --fix
 
-bench: venv ## measure one, two and four clients on this machine (about 6 minutes)
+bench: venv ## measure one, two and four clients, then drafting on and off, on this machine (about 10 minutes)
 	.venv/bin/python -m bench $(ARGS)
+	.venv/bin/python -m bench.drafting $(ARGS)
 
 image-lint: venv-dev ## lint the Dockerfile, then carry its steps out in an overlay of this machine (root, minutes)
 	.venv/bin/hadolint Dockerfile

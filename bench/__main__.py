@@ -18,7 +18,6 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
-from typing import TypeVar
 
 import httpx
 
@@ -27,11 +26,9 @@ from bench.client import Answer, RequestFailed, ask
 from bench.machine import facts
 from bench.prompts import TOPICS, prompt
 from bench.report import Sample, ratio, summarize, table
+from bench.turns import LEVELS, WARM_UP, in_turns, progress
 
-LEVELS = (1, 2, 4)  # clients at once
 SLOTS = max(LEVELS)
-WARM_UP = 16  # tokens before each run, not timed
-Thing = TypeVar("Thing")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +64,6 @@ async def measure(many: Appliance, single: Appliance, repetitions: int, max_toke
             for appliance, samples in in_turns(((many, found.many), (single, found.single)), number):
                 samples.append(await measure_one(client, appliance, (work[number],), max_tokens))
     return found
-
-
-def in_turns(things: Sequence[Thing], number: int) -> Sequence[Thing]:
-    """As they stand at even numbers, backwards at odd ones."""
-    return things if number % 2 == 0 else things[::-1]
 
 
 async def ask_alone(client: httpx.AsyncClient, appliance: Appliance, count: int, max_tokens: int) -> list[Work]:
@@ -113,12 +105,6 @@ async def measure_one(
             size: rounds - before.get(size, 0) for size, rounds in after.items() if rounds > before.get(size, 0)
         },
     )
-
-
-def progress(line: str) -> None:
-    end = "\r" if sys.stderr.isatty() else "\n"
-    sys.stderr.write(f"\x1b[K{line}{end}" if end == "\r" else line + end)
-    sys.stderr.flush()
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from bench.__main__ import LEVELS, in_turns, parse
+from bench.__main__ import parse
 from bench.prompts import TOPICS, prompt
+from bench.turns import LEVELS, in_turns
 
 
 def test_over_an_even_number_of_turns_everything_comes_first_as_often_as_last() -> None:
