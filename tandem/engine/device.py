@@ -132,7 +132,7 @@ def _room(plan: EnginePlan) -> int:
 
 
 def _memory(plan: EnginePlan) -> tuple[int, int]:
-    """Available and total bytes where rows lie. A GB10 has one memory, of which the kernel's figures are the true ones."""
+    """Available and total bytes where rows lie. On a GB10, which has one memory, the kernel's figures are the true."""
     if _is_discrete(plan):
         return torch.cuda.mem_get_info(0)
     reading = read_memory()

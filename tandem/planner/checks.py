@@ -35,13 +35,12 @@ class Need:
 
 _DIRECTORY: Final = ("bfloat16", "float32", "int8")
 _PACKED: Final = ("bfloat16", "fp8", "mxfp8", "nvfp4")
-COMPUTES: Final[
-    dict[str, dict[str, tuple[str, ...]]]
-] = {  # number formats this version's engine computes in, by device and family
+COMPUTES: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "cpu": {"llama": (*_DIRECTORY, "int4"), "qwen3": _DIRECTORY, "qwen35": _DIRECTORY, "flashnext": _DIRECTORY},
     "cuda": dict.fromkeys(("llama", "qwen3", "qwen35", "flashnext"), _PACKED),
 }
-"""int4 is a GGUF file's own blocks. A CUDA device multiplies weights as a checkpoint stores them; the word says how."""
+"""Number formats this version's engine computes in, by device and family. int4 is a GGUF file's own blocks. A CUDA
+device multiplies weights as a checkpoint stores them; the word says how."""
 
 
 def not_yet(documents: Documents, serving: Serving) -> tuple[Problem, ...]:

@@ -58,7 +58,7 @@ class Packed:
     def rearranged(self, order: Tensor) -> Packed:
         """Its outputs in another order."""
         order = order.to(self.values.device)
-        scales = None if self.scales is None else self._scale_an_output()[order]
+        scales = None if self.scales is None else self._scales_an_output()[order]
         factor = None if self.factor is None else self.factor[order]
         shape = (order.shape[0], self.shape[1])
         return replace(self, shape=shape, values=self.values[order], scales=scales, factor=factor, rows_a_scale=1)
@@ -77,18 +77,25 @@ class Packed:
             case Element.E2M1:
                 numbers = _e2m1(torch.stack([self.values & 15, self.values >> 4], dim=-1).flatten(-2))
         if self.scales is not None:
-            numbers = numbers * self._scale_an_output().repeat_interleave(self.inputs_a_scale, 1)[:, : self.shape[1]]
+            scales = _numbers(self.scale, self._scales_an_output())
+            numbers = numbers * scales.repeat_interleave(self.inputs_a_scale, 1)[:, : self.shape[1]]
         return numbers if self.factor is None else numbers * self.factor[:, None]
 
-    def _scale_an_output(self) -> Tensor:
+    def _scales_an_output(self) -> Tensor:
+        """As they are stored, a row of them an output."""
         assert self.scales is not None
-        scales = self.scales
-        match self.scale:
-            case Scale.E8M0:
-                scales = (scales.int() << 23).view(torch.float32)
-            case Scale.E4M3:
-                scales = scales.view(torch.float8_e4m3fn).float()
-        return scales.repeat_interleave(self.rows_a_scale, 0)[: self.shape[0]]
+        return self.scales.repeat_interleave(self.rows_a_scale, 0)[: self.shape[0]]
+
+
+def _numbers(kind: Scale, scales: Tensor) -> Tensor:
+    """float32"""
+    match kind:
+        case Scale.E8M0:
+            return (scales.int() << 23).view(torch.float32)
+        case Scale.E4M3:
+            return scales.view(torch.float8_e4m3fn).float()
+        case _:
+            return scales
 
 
 def _e2m1(codes: Tensor) -> Tensor:
