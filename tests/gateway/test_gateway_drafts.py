@@ -8,7 +8,8 @@ import pytest
 from engine_double import Job
 from gateway_appliance import Start
 
-from tandem.contract.messages import Counters
+from tandem.contract.messages import Counters, Health
+from tandem.gateway.metrics import Metrics
 
 pytestmark = pytest.mark.anyio
 
@@ -28,15 +29,12 @@ async def test_guesses_are_told_in_timings_and_kept_in_the_ledger(start: Start) 
         await appliance.until(lambda: ledger(path) == [(2, 20, 7)])
 
 
-async def test_metrics_tell_guesses_by_drafter_and_rounds_by_rows(start: Start) -> None:
-    async with start() as appliance:
-        appliance.engine.health["counters"] = Counters(
-            {1: 3, 2: 1}, 40, 21, 100, 9, 3, 0, 0, 2, 0.5, 0.1,
-            rounds_by_rows={1: 1, 13: 3}, drafted={"lookup": 30, "mtp": 5}, accepted={"lookup": 16}, draft_seconds=0.25,
-        )  # fmt: skip
-        await appliance.http.get("/health")
-        await appliance.chat()
-        metrics = (await appliance.http.get("/metrics")).text
+async def test_metrics_tell_guesses_by_drafter_and_rounds_by_rows() -> None:
+    counters = Counters(
+        {1: 3, 2: 1}, 40, 21, 100, 9, 3, 0, 0, 2, 0.5, 0.1,
+        rounds_by_rows={1: 1, 13: 3}, drafted={"lookup": 30, "mtp": 5}, accepted={"lookup": 16}, draft_seconds=0.25,
+    )  # fmt: skip
+    metrics = Metrics(lambda: Health(True, "ready", "ready", counters=counters)).render().decode()
     assert 'tandem_engine_drafted_total{drafter="lookup"} 30.0' in metrics
     assert 'tandem_engine_drafted_total{drafter="mtp"} 5.0' in metrics
     assert 'tandem_engine_accepted_total{drafter="lookup"} 16.0' in metrics
