@@ -101,8 +101,19 @@ def _lines(seen: Inspection, rows: int, slots: int, room: Room) -> list[str]:
         f"a decode step reads {size(seen.step_bytes)} of weights",
         f"a token takes {seen.bytes_a_token:,} bytes, a sequence {size(seen.fixed_bytes)} beside its rows",
         f"a window of {rows:,} takes {size(seen.sequence_bytes(rows))}",
+        *_ahead(seen),
         _verdict(seen, rows, slots, room),
     ]
+
+
+def _ahead(seen: Inspection) -> list[str]:
+    from tandem.units import format_bytes
+
+    if seen.ahead is None:
+        return []
+    weights, state = format_bytes(seen.ahead.resident_bytes, 2), format_bytes(seen.ahead.fixed_bytes, 2)
+    token = f"{seen.ahead.bytes_a_token:,} bytes"
+    return [f"its head that guesses ahead takes {weights} more, a token {token}, a sequence {state}"]
 
 
 def _verdict(seen: Inspection, rows: int, slots: int, room: Room) -> str:

@@ -9,11 +9,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-from tandem.model.families.architecture import read_architecture
+from tandem.model.families.architecture import Architecture, read_architecture, with_mtp
 from tandem.model.families.fields import Fields
 from tandem.model.weights import blockscaled
 from tandem.model.weights.gguf import GgufFile
-from tandem.model.weights.safetensors import CONFIG, Entry, read_config, read_directory
+from tandem.model.weights.safetensors import CONFIG, Entry, WrongWeights, read_config, read_directory
 
 ELEMENT: Final = 2  # bytes of a number in KV rows, index keys and tails: bfloat16
 
@@ -21,10 +21,12 @@ HEAD: Final = "head"
 EMBEDDING: Final = "embedding"
 EXPERTS: Final = "routed experts"
 ON_DISK: Final = "n-gram tables (stay on disk)"
-UNREAD: Final = "not read: pictures, guessing head"
+AHEAD: Final = "head that guesses ahead (when it drafts)"
+UNREAD: Final = "not read: pictures"
 
 _GROUPS: Final = (
-    ((".model.visual.", ".mtp."), UNREAD),
+    ((".model.visual.",), UNREAD),
+    ((".mtp.",), AHEAD),
     ((".ngram_embedding.",), ON_DISK),
     ((".embed_tokens.", ".token_embd."), EMBEDDING),
     ((".lm_head.", ".output.weight"), HEAD),
@@ -40,6 +42,15 @@ _NO_DIGITS: Final = str.maketrans("", "", "0123456789")
 
 
 @dataclass(frozen=True, slots=True)
+class Ahead:
+    """What drafting with the model's own head takes beside the model."""
+
+    resident_bytes: int
+    bytes_a_token: int
+    fixed_bytes: int  # of one sequence's state
+
+
+@dataclass(frozen=True, slots=True)
 class Inspection:
     family: str
     layers: dict[str, int]  # by kind
@@ -50,11 +61,12 @@ class Inspection:
     formats: dict[str, int]  # bytes by format
     groups: dict[str, int]  # bytes by what they are for
     step_bytes: int  # weights that decoding one row reads
+    ahead: Ahead | None = None  # a head that can be read
 
     @property
     def resident_bytes(self) -> int:
-        """Weights in memory when they are served as they are stored."""
-        return sum(size for group, size in self.groups.items() if group not in (ON_DISK, UNREAD))
+        """Weights in memory when they are served as they are stored, without a head that guesses ahead."""
+        return sum(size for group, size in self.groups.items() if group not in (ON_DISK, UNREAD, AHEAD))
 
     def sequence_bytes(self, rows: int) -> int:
         """What one sequence of `rows` tokens takes."""
@@ -75,7 +87,8 @@ def family_of(path: Path) -> str:
 
 
 def _inspect_directory(directory: Path) -> Inspection:
-    architecture = read_architecture(Fields(directory / CONFIG, read_config(directory)))
+    fields = Fields(directory / CONFIG, read_config(directory))
+    architecture = read_architecture(fields)
     groups, formats = _sums(_tensors(read_directory(directory)))
     experts = architecture.experts
     return Inspection(
@@ -88,6 +101,22 @@ def _inspect_directory(directory: Path) -> Inspection:
         formats=formats,
         groups=groups,
         step_bytes=_step_bytes(groups, architecture.tied, experts.chosen / experts.experts if experts else 1.0),
+        ahead=_ahead(architecture, fields, groups.get(AHEAD)),
+    )
+
+
+def _ahead(architecture: Architecture, fields: Fields, size: int | None) -> Ahead | None:
+    """None as well for a head of a form that is not read; a model is served without it."""
+    try:
+        headed = with_mtp(architecture, fields)
+    except WrongWeights:
+        return None
+    if size is None or not headed.mtp:
+        return None
+    return Ahead(
+        size,
+        headed.bytes_a_token(ELEMENT) - architecture.bytes_a_token(ELEMENT),
+        headed.fixed_bytes(ELEMENT) - architecture.fixed_bytes(ELEMENT),
     )
 
 
@@ -145,5 +174,5 @@ def _group(name: str) -> str:
 
 def _step_bytes(groups: dict[str, int], tied: bool, share: float) -> int:
     """Of an embedding one row is read, unless it is the head too; of routed experts the share a row chooses."""
-    skipped = {UNREAD, ON_DISK, EXPERTS} | (set() if tied else {EMBEDDING})
+    skipped = {UNREAD, AHEAD, ON_DISK, EXPERTS} | (set() if tied else {EMBEDDING})
     return sum(size for group, size in groups.items() if group not in skipped) + round(groups.get(EXPERTS, 0) * share)

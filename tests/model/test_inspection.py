@@ -10,14 +10,18 @@ from pathlib import Path
 import pytest
 import torch
 from checkpoints import FAMILIES, save
+from heads import HEADED, save_with_head
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 from tandem.cli import app
 from tandem.errors import DocumentError
 from tandem.model import inspection
+from tandem.model.families.directory import open_checkpoint
 from tandem.model.inspection import inspect
+from tandem.model.weights.quant import Compute
 from tandem.model.weights.safetensors import WrongWeights, read_directory
+from tandem.units import format_bytes
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -105,8 +109,30 @@ def test_parts_that_are_not_read_are_not_counted_as_memory(tmp_path: Path) -> No
     file = tmp_path / "model.safetensors"
     save_file(load_file(file) | {"mtp.norm.weight": torch.ones(3), "model.visual.a.weight": torch.ones(5)}, file)
     after = inspect(tmp_path)
-    assert after.groups[inspection.UNREAD] == 32
+    assert (after.groups[inspection.UNREAD], after.groups[inspection.AHEAD]) == (20, 12)
     assert (after.resident_bytes, after.step_bytes) == (before.resident_bytes, before.step_bytes)
+
+
+@pytest.mark.parametrize("family", HEADED)
+def test_what_a_head_that_guesses_ahead_takes_is_told_apart(tmp_path: Path, family: str) -> None:
+    head = save_with_head(family, tmp_path)
+    seen, model = inspect(tmp_path), open_checkpoint(tmp_path, Compute.BFLOAT16, mtp=True)
+    state, plain = model.new_state(64), open_checkpoint(tmp_path, Compute.BFLOAT16).new_state(64)
+    assert seen.ahead == inspection.Ahead(
+        resident_bytes=sum(parameter.nbytes for parameter in head.parameters()),
+        bytes_a_token=state.bytes_a_token - plain.bytes_a_token,
+        fixed_bytes=state.fixed_bytes - plain.fixed_bytes,
+    )
+    assert (seen.bytes_a_token, seen.fixed_bytes) == (plain.bytes_a_token, plain.fixed_bytes)
+    told = CliRunner().invoke(app, ["model", "inspect", str(tmp_path)]).output
+    assert f"guesses ahead takes {format_bytes(seen.ahead.resident_bytes, 2)} more" in told
+
+
+def test_a_head_of_a_form_that_is_not_read_costs_nothing(tmp_path: Path) -> None:
+    save_with_head("qwen35", tmp_path)
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"mtp_num_hidden_layers": 2}))
+    assert inspect(tmp_path).ahead is None and inspect(tmp_path).groups[inspection.AHEAD]
 
 
 def test_it_imports_no_torch(tmp_path: Path) -> None:

@@ -77,7 +77,12 @@ def read_architecture(fields: Fields) -> Architecture:
 
 
 def with_mtp(architecture: Architecture, fields: Fields) -> Architecture:
-    """The same model with its head that guesses ahead. Raises `WrongWeights` for one of another form."""
+    """The same model with its head that guesses ahead, where its family has one that is read.
+
+    Raises `WrongWeights` for one of another form.
+    """
+    if architecture.family not in _HEADED:
+        return architecture
     text = fields.at("text_config")
     if text.whole("mtp_num_hidden_layers", 1) != 1:
         raise text.wrong("mtp_num_hidden_layers", "1")
@@ -155,6 +160,8 @@ def _flashnext(fields: Fields) -> Architecture:
         ngrams=_ngrams(text, kinds) if text.values.get("ple_layer_ids") else None,
     )
 
+
+_HEADED: Final = ("qwen35", "flashnext")
 
 _FAMILIES: Final = {
     "llama": _llama,
