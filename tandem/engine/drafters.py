@@ -56,5 +56,5 @@ def facts_of(plan: EnginePlan) -> dict[str, str]:
         "compute": plan.compute,
         "device": plan.device,
         "threads": str(plan.threads),
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),
     }
