@@ -7,7 +7,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +22,7 @@ from tandem.errors import CannotStart, ExitStatus
 
 if TYPE_CHECKING:
     from tandem.contract.plan import Plan
+    from tandem.draft.drafting import Drafting
     from tandem.engine.verify import Difference, Outcome, Report
     from tandem.model.interface import Model
 
@@ -111,7 +112,7 @@ def _load(plan: Plan) -> Model:
         return load_model(plan.engine, lambda share: bar.show("loading", round(share * 100), 100))
 
 
-def _drafting(plan: Plan, model: Model):  # type: ignore[no-untyped-def]
+def _drafting(plan: Plan, model: Model) -> AbstractContextManager[Drafting]:
     from tandem.engine.drafters import drafting_of
 
     return drafting_of(plan.engine, model)
