@@ -63,7 +63,8 @@ class Staircase:
         """Milliseconds of a pass by its number of rows, 0 to `rows`. Never falls."""
         key = _bucket(context), rows
         if key not in self._tables:
-            self._tables[key] = [self.load * ms for ms in self._unloaded(*key)]
+            load = self.load
+            self._tables[key] = [load * ms for ms in self._unloaded(*key)]
         return self._tables[key]
 
     def knows(self, rows: int, context: int) -> bool:

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final
 
 import numpy as np
@@ -65,8 +66,7 @@ def step(model: Model, slots: list[Slot], drafting: Drafting, clock: Callable[[]
         began = clock()
         logits = model.forward(blocks).numpy(force=True)
         rows = len(logits)
-        by_slot = np.split(logits, np.cumsum([block.rows for block in blocks[:-1]]))
-        chosen = [accept(*each) for each in zip(slots, guesses.trees, by_slot, strict=True)]
+        chosen = [accept(*each) for each in zip(slots, guesses.trees, by_block(logits, blocks), strict=True)]
         drafting.learn(guesses, chosen, clock() - began)
     return Round(len(slots), rows)
 
@@ -87,6 +87,12 @@ def draft(slot: Slot, tree: DraftTree) -> Block:
     """The last written token, whose row is still missing, and the guesses behind it."""
     tokens = torch.tensor([running_on(slot).written[-1], *tree.tokens])
     return Block(tokens, slot.rows, slot.state, Wants.ALL, Tree(tree.to_block_parents()) if tree.nodes else None)
+
+
+def by_block(logits: Logits, blocks: list[Block]) -> list[Logits]:
+    """Each block's rows."""
+    ends = accumulate(block.rows for block in blocks)
+    return [logits[end - block.rows : end] for block, end in zip(blocks, ends, strict=True)]
 
 
 def accept(slot: Slot, tree: DraftTree, rows: Logits) -> list[int]:
