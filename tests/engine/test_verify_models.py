@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from checkpoints import FAMILIES, random_tokens, save
 from engine_toy import ask, engine_plan, whole_plan
+from heads import HEADED, save_with_head
+from msgspec.structs import replace
 
 from tandem.contract.messages import Sampling
 from tandem.contract.plan import DraftPlan, EnginePlan, LookupPlan, Plan
@@ -42,10 +44,7 @@ def default_plan(folder: Path, threads: int) -> EnginePlan:
     lookup = LookupPlan("outputs", readonly=False, size=1 << 20, path=str(folder / "lookup"))
     draft = DraftPlan(nodes=15, lookup=lookup, mtp=False, model=None, prices=str(folder / "prices.json"))
     plan = engine_plan([1024], chunk=256)
-    return type(plan)(
-        **{name: getattr(plan, name) for name in plan.__struct_fields__}
-        | {"weights": str(default_weights()), "compute": "int4", "threads": threads, "draft": draft}
-    )
+    return replace(plan, family="llama", weights=str(default_weights()), compute="int4", threads=threads, draft=draft)
 
 
 @pytest.mark.parametrize(
@@ -89,3 +88,14 @@ def test_random_models_of_every_family_write_the_same_text(family: str, tmp_path
     model = load(tmp_path / "model", "float32", threads=1)
     plan = whole_plan(tmp_path, engine_plan([128], chunk=16))
     tried(model, plan, random_cases(3), looking_up, (1, 3))
+
+
+@pytest.mark.parametrize("family", sorted(HEADED))
+def test_a_head_that_guesses_ahead_changes_nothing(family: str, tmp_path: Path) -> None:
+    """As served: the plan asks for it, the weights carry it. Its guesses are random, so nearly all are wrong."""
+    save_with_head(family, tmp_path / "model")
+    model = load(tmp_path / "model", "float32", threads=1, mtp=True)
+    draft = DraftPlan(nodes=7, lookup=None, mtp=True, model=None, prices=str(tmp_path / "prices.json"))
+    engine = replace(engine_plan([128], chunk=16), draft=draft)
+    report = tried(model, whole_plan(tmp_path, engine), random_cases(2), lambda: drafting_of(engine, model), (2,))
+    assert any(each.mode.drafter == "served" and each.drafted for each in report.outcomes)
