@@ -15,7 +15,9 @@ import torch
 from engine_toy import GIB, Hand, ask, engine_plan, live
 
 from tandem.contract.messages import Generate, Sampling
+from tandem.draft.drafting import Drafting
 from tandem.engine.engine import Engine, World
+from tandem.engine.invented import Inventing, half_right
 from tandem.engine.letters import Sent
 from tandem.memory.host_pages import HostPages
 from tandem.memory.kvpool import SlotRows
@@ -42,7 +44,9 @@ def model(weights: Path) -> Model:
     return load(weights, "bfloat16", threads=2)
 
 
-def driven(model: Model, slots: int, pages: PageBackend | None) -> Hand:
+def driven(
+    model: Model, slots: int, pages: PageBackend | None, drafting: Drafting | None = None, margin: int = 64
+) -> Hand:
     driver: Hand
 
     def post(letters: list[Sent], health: object) -> None:
@@ -50,8 +54,8 @@ def driven(model: Model, slots: int, pages: PageBackend | None) -> Hand:
         driver.health = health  # type: ignore[assignment]
 
     world = World(clock=time.monotonic, available=lambda: 64 * GIB, noise=count().__next__, post=post)
-    plan = msgspec.structs.replace(engine_plan([WINDOW] * slots, chunk=CHUNK), kv_margin_rows=64)
-    driver = Hand(Engine(model, plan, live(max_queue=100), 64 * GIB, world, pages), model)  # type: ignore[arg-type]
+    plan = msgspec.structs.replace(engine_plan([WINDOW] * slots, chunk=CHUNK), kv_margin_rows=margin)
+    driver = Hand(Engine(model, plan, live(max_queue=100), 64 * GIB, world, pages, drafting), model)  # type: ignore[arg-type]
     return driver
 
 
@@ -76,6 +80,19 @@ def test_texts_are_the_same_with_and_without_the_pool(model: Model) -> None:
     assert texts(pooled) == plain
     assert texts(pooled) == plain  # again, on pages that came back
     assert len({tuple(text) for text in plain.values()}) == len(plain)
+
+
+def half_right_guesses(plain: dict[str, list[int]]) -> Drafting:
+    return Inventing({("", each.tokens): plain[each.id] for each in requests()}, half_right, nodes=15)
+
+
+def test_texts_are_the_same_behind_guesses_whose_rows_get_memory_and_lose_it(model: Model) -> None:
+    plain = texts(driven(model, 4, None))
+    drafting = half_right_guesses(plain)
+    pooled = driven(model, 4, HostPages(), drafting, margin=0)
+    assert texts(pooled) == plain
+    assert texts(pooled) == plain
+    assert 0 < sum(drafting.accepted.values()) < sum(drafting.drafted.values())
 
 
 def test_rows_and_logits_are_the_same_bit_for_bit(model: Model) -> None:
@@ -113,9 +130,11 @@ def test_no_row_without_memory_is_ever_touched(weights: Path) -> None:
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from pathlib import Path\n"
-        "from test_engine_with_pool import HostPages, driven, load, texts\n"
-        "driver = driven(load(Path(sys.argv[2]), 'bfloat16', 2), 4, HostPages(guard=True))\n"
-        "texts(driver); print('touched no other row')\n"
+        "from test_engine_with_pool import HostPages, driven, half_right_guesses, load, texts\n"
+        "model = load(Path(sys.argv[2]), 'bfloat16', 2)\n"
+        "plain = texts(driven(model, 4, HostPages(guard=True)))\n"
+        "guessed = texts(driven(model, 4, HostPages(guard=True), half_right_guesses(plain), margin=0))\n"
+        "assert guessed == plain; print('touched no other row')\n"
     )
     command = [sys.executable, "-c", code, str(Path(__file__).parent), str(weights)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=110)
