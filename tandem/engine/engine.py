@@ -102,6 +102,7 @@ class Engine:
             "threads": str(plan.threads),
             "chunk": str(plan.chunk),
             "row_bucket": str(model.row_bucket),
+            "drafting": ", ".join(each.drafter.name for each in self._drafting.guessers) or "off",
         }
 
     def turn(self, letters: Iterable[Received]) -> None:

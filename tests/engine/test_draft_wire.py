@@ -61,6 +61,7 @@ async def test_texts_are_the_same_in_fewer_rounds(run: Path) -> None:
     assert texts == plain
     assert [each.drafted for each in slow] == [0, 0] and all(each.rounds == 39 for each in slow)
     assert all(each.accepted and each.rounds + each.accepted == 39 for each in ends)
+    assert (without.facts["drafting"], health.facts["drafting"]) == ("off", "lookup")
     assert without.counters is not None and health.counters is not None
     assert without.counters.drafted == {} and without.counters.rounds_by_rows == {1: 78}
     assert health.counters.accepted == {"lookup": sum(each.accepted for each in ends)}
