@@ -24,6 +24,7 @@ from tandem.contract.messages import (
     Started,
     Tokens,
 )
+from tandem.engine.invented import Inventing, half_right
 from tandem.engine.letters import Leave, PeerGone
 
 SEEDED = Sampling(temperature=1.0, top_p=0.95, seed=11)
@@ -509,12 +510,21 @@ EVENTS = st.lists(
 )
 
 
-@given(events=EVENTS, slots=st.integers(1, 4), bucket=st.integers(1, 4), seed=st.integers(0, 1))
+@given(
+    events=EVENTS,
+    slots=st.integers(1, 4),
+    bucket=st.sampled_from([1, 2, 3, 4, 16]),
+    seed=st.integers(0, 1),
+    nodes=st.sampled_from([0, 3, 15]),
+)
 @settings(max_examples=150, deadline=None)
 def test_whatever_happens_the_books_hold_and_every_slot_comes_to_rest(
-    events: list, slots: int, bucket: int, seed: int
+    events: list, slots: int, bucket: int, seed: int, nodes: int
 ) -> None:
-    driver = hand(engine_plan([64] + [48] * (slots - 1)), live(max_queue=5, request_timeout=300.0), bucket)
+    texts: dict[tuple[str, tuple[int, ...]], list[int]] = {}
+    drafting = Inventing(texts, half_right, nodes)
+    plan = engine_plan([64] + [48] * (slots - 1))
+    driver = hand(plan, live(max_queue=5, request_timeout=300.0), bucket, drafting=drafting)
     asked: list[tuple[int, Generate]] = []
     for event in events:
         match event:
@@ -522,6 +532,7 @@ def test_whatever_happens_the_books_hold_and_every_slot_comes_to_rest(
                 sampling = SEEDED if seed else Sampling()
                 request = ask(f"r{len(asked)}", prompt(start, length), max_tokens, sampling=sampling, scope=f"{peer}")
                 asked.append((peer, request))
+                texts[request.scope, request.tokens] = alone(request, engine_plan([64]))
                 driver.turn(request, peer=peer)
             case ("cancel", peer, number):
                 driver.turn(Cancel(f"r{number}"), peer=peer)
