@@ -109,13 +109,13 @@ def test_guesses_and_company_change_neither_scores_nor_what_was_thought(sampling
         driver = hand(engine_plan([96]))
         driver.turn(request)
         driver.until_idle()
-        texts[request.tokens] = driver.tokens(request.id)
+        texts["", request.tokens] = driver.tokens(request.id)
         expected[request.id] = (scores_of(driver, request.id), driver.finished(request.id).reasoning_tokens)
     driver = hand(engine_plan([96] * 3), row_bucket=16, drafting=Inventing(texts, invent, 12, luck))
     driver.turn(*asked)
     driver.until_idle()
     assert all(driver.finished(request.id).drafted for request in asked)
     for request in asked:
-        assert driver.tokens(request.id) == texts[request.tokens]
+        assert driver.tokens(request.id) == texts["", request.tokens]
         assert (scores_of(driver, request.id), driver.finished(request.id).reasoning_tokens) == expected[request.id]
         assert len(scores_of(driver, request.id)) == 30
