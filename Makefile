@@ -2,7 +2,7 @@
 # `.tandem` beside this file. ARGS goes to the command: `make up ARGS="--set listen.port=8100"`.
 
 .DEFAULT_GOAL := help
-.PHONY: help up down status logs test test-slow check fix bench image-lint installed venv venv-dev
+.PHONY: help up down status logs test test-slow test-gpu check fix bench image-lint installed venv venv-dev venv-gpu
 
 # The first interpreter that is new enough; PYTHON=... chooses another. Only asked for when a target needs it.
 find-python = $(shell for python in python3 python3.13 python3.12 python3.11 python3.14; do \
@@ -29,6 +29,9 @@ test: venv-dev ## the tests that take seconds, real processes included
 
 test-slow: venv-dev ## the tests that take minutes
 	.venv/bin/python -m pytest -m "slow and not gpu" $(ARGS)
+
+test-gpu: venv-gpu ## what only a CUDA device can show: bits, speeds, memory (under 8 minutes)
+	.venv/bin/python -m pytest -m gpu -s tests/gpu $(ARGS)
 
 check: venv-dev ## format, lint, types, import directions, documents, tests; edits nothing
 	.venv/bin/ruff format --check
@@ -59,3 +62,6 @@ venv:
 
 venv-dev:
 	@"$(PYTHON)" .ci/venv.py engine dev
+
+venv-gpu:
+	@"$(PYTHON)" .ci/venv.py engine dev cuda
