@@ -266,9 +266,7 @@ class SequenceState:
     @cached_property
     def addresses(self) -> Tensor:
         """int64, one a part: where its tensor (of rows, else the fixed one) begins. It never moves."""
-        return torch.tensor(
-            [(part.by_row() or part.fixed())[0].data_ptr() for parts in self.layers for part in parts]
-        )
+        return torch.tensor([(part.by_row() or part.fixed())[0].data_ptr() for parts in self.layers for part in parts])
 
     def resumable(self, rows: int) -> int:
         """The most rows, at most `rows`, after which the next block may start as things are."""
