@@ -29,9 +29,12 @@ RUN pip install --no-cache-dir --disable-pip-version-check --no-deps --force-rei
 FROM ${BASE}
 LABEL org.opencontainers.image.title="tandem" \
       org.opencontainers.image.licenses="Apache-2.0"
+# with `cuda` a C compiler: triton makes the launchers of its kernels on the machine they run on
+ARG EXTRA=engine
 # hadolint ignore=DL3008
 RUN apt-get update \
  && apt-get install -y --no-install-recommends python3 \
+ && if [ "${EXTRA}" = cuda ]; then apt-get install -y --no-install-recommends gcc libc6-dev python3-dev; fi \
  && rm -rf /var/lib/apt/lists/* \
  && useradd --system --user-group --uid 10001 --create-home --home-dir /var/lib/tandem tandem \
  && install -d -o tandem -g tandem /models

@@ -6,8 +6,12 @@ few rows run on the kernels of `tandem.model.kernels`.
 
 from __future__ import annotations
 
+import os
+import shutil
+import sysconfig
 from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Final
 
 import torch
@@ -43,7 +47,17 @@ def place(device: str, graphs: bool = True) -> Placement:
         raise CannotStart(
             "the engine's CUDA kernels need triton, which is not installed", "pip install 'tandem-appliance[cuda]'"
         )
+    if not _can_build():
+        raise CannotStart(
+            "triton builds its launchers on this machine, and finds no C compiler or no headers of this Python",
+            "install them: apt install gcc python3-dev",
+        )
     return Placement(torch.device(device, 0), kernels=True, graphs=graphs)
+
+
+def _can_build() -> bool:
+    compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
+    return compiler is not None and (Path(sysconfig.get_paths()["include"]) / "Python.h").exists()
 
 
 def moved(tensor: Tensor, device: torch.device) -> Tensor:

@@ -141,6 +141,16 @@ class TestWithoutADevice:
             load(tmp_path, "bfloat16", 1, device="cuda")
         assert "engine.device: cpu" in str(caught.value.help)
 
+    @pytest.mark.parametrize(
+        ("absent", "sentence"),
+        [("find_spec", "need triton, which is not installed"), ("_can_build", "finds no C compiler or no headers")],
+    )
+    def test_what_drives_it_may_be_missing(self, absent: str, sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(f"tandem.model.placement.{absent}", lambda *anything: None)
+        with pytest.raises(CannotStart, match=sentence):
+            place("cuda")
+
     def test_the_cpu_is_always_there(self) -> None:
         assert place("cpu") is HOST
 
