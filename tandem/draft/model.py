@@ -168,7 +168,7 @@ def check_same_words(served: Path, ours: Vocabulary, drafter: Path, theirs: Voca
         return
     first = min(differing)
     raise CannotStart(
-        f"{drafter} cannot draft for {served}: their tokenizers differ in {len(differing):,} ids, the first of them {first}: "
+        f"{drafter} cannot draft for {served}: their tokenizers differ in {len(differing):,} ids, first in {first}: "
         f"{_quoted(their_words.get(first))} in the one, {_quoted(our_words.get(first))} in the other",
         "name a smaller model with the same tokenizer as `draft.model.weights`, or set `draft.model: off`",
     )
