@@ -217,6 +217,22 @@ class SlotView(Struct, frozen=True):
     request: str | None = None
 
 
+class MemoryPart(Struct, frozen=True):
+    """One part of the memory in use."""
+
+    name: str
+    bytes: int
+
+
+class MemoryView(Struct, frozen=True):
+    """What the memory in use (`total - available`) consists of; the parts sum to it. `outside` is everybody else, and
+    negative where the kernel counts as available what we have counted as used."""
+
+    total: int
+    available: int
+    parts: tuple[MemoryPart, ...]
+
+
 class KvUsage(Struct, frozen=True):
     """What one kind of KV tensor takes on one slot, in bytes."""
 
@@ -244,6 +260,10 @@ class Counters(Struct, frozen=True):
     drafted: dict[str, int] = {}  # guesses checked, by drafter
     accepted: dict[str, int] = {}  # of them, the model's own choice
     draft_seconds: float = 0.0  # asking drafters
+    memory_waits: int = 0  # requests that waited for memory
+    reclaims: int = 0  # walks down the pressure ladder
+    reclaimed: dict[str, int] = {}  # bytes given back, by rung
+    ended_for_memory: int = 0  # requests that got no memory for their next rows, or that the guard ended
 
 
 class Health(Message, frozen=True):
@@ -261,6 +281,7 @@ class Health(Message, frozen=True):
     slots: tuple[SlotView, ...] = ()
     counters: Counters | None = None
     kv: tuple[KvUsage, ...] = ()
+    memory: tuple[MemoryPart, ...] = ()  # what this process holds, part by part
     facts: dict[str, str] = {}
 
 
@@ -273,6 +294,19 @@ class Subscribe(Message, frozen=True):
 
 class Stop(Message, frozen=True):
     """To the director: drain, stop everything in reverse order, then supervisord."""
+
+
+class FreeRoles(Message, frozen=True):
+    """To the director: requests need so many bytes; unload what roles it may. Answered by `RolesFreed`."""
+
+    bytes: int
+
+
+class RolesFreed(Message, frozen=True):
+    """So many bytes are free, or will be once what was told to stop has stopped."""
+
+    bytes: int
+    sentence: str
 
 
 class ProgramStatus(Struct, frozen=True):
@@ -306,6 +340,7 @@ class ApplianceState(Message, frozen=True):
     memory_total: int
     at: float
     reload: ReloadReport | None = None
+    memory: MemoryView | None = None
     placements: bytes = b"[]"  # JSON of tuple[contract.plan.Placement, ...]: why a role is not loaded
 
 
@@ -324,6 +359,8 @@ AnyMessage = (
     | Health
     | Subscribe
     | Stop
+    | FreeRoles
+    | RolesFreed
     | ApplianceState
 )
 

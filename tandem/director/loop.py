@@ -178,6 +178,8 @@ class Director:
                     case messages.Stop():
                         _log.info("asked to stop the appliance")
                         self._put(lambda state: replace(state, stop=True))
+                    case messages.FreeRoles():
+                        channel.send(messages.RolesFreed(0, "no role is loaded"))
                     case messages.AskHealth():
                         sentence = f"the appliance is {self._published.phase}"
                         channel.send(messages.Health(ready=True, state="ready", sentence=sentence))

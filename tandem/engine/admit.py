@@ -46,6 +46,7 @@ class Shortage(Generic[Id]):
     id: Id
     need: int
     left: int
+    slot: int  # that it would have taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ def decide(
         if (found := offer(id, free)) is None:
             continue
         if found.need > left:
-            return Boundary(tuple(admitted), Shortage(id, found.need, left))
+            return Boundary(tuple(admitted), Shortage(id, found.need, left, found.slot))
         admitted.append((id, found))
         free -= {found.slot}
         left -= found.need

@@ -23,12 +23,14 @@ from tandem.engine.engine import Engine, World
 from tandem.engine.letters import Link, Received, Sent
 from tandem.errors import CannotStart
 from tandem.memory.cuda_pages import CudaPages
+from tandem.memory.heap import anonymous_bytes, trim_heap
 from tandem.memory.host_pages import HostPages
 from tandem.memory.pages import PageBackend
 from tandem.memory.reading import read_memory
 from tandem.model.inspection import family_of
 from tandem.model.interface import Model
 from tandem.model.loading import load
+from tandem.residency.journal import Journal
 from tandem.units import format_bytes
 
 log = logging.getLogger("tandem.engine")
@@ -44,9 +46,8 @@ def run(plan: Plan, link: Link, load: Load = load) -> None:
     model = load_model(plan.engine, _telling(link), load)
     _check_windows(plan.engine, model.config.window)
     with drafting_of(plan.engine, model) as drafting:
-        engine = Engine(
-            model, plan.engine, plan.live, _room(plan.engine), _world(link, plan.engine), _pages(plan.engine), drafting
-        )
+        world = _world(link, plan.engine, plan.paths.state)
+        engine = Engine(model, plan.engine, plan.live, _room(plan.engine), world, _pages(plan.engine), drafting)
         link.health = Health(ready=False, state="loading", sentence="Loading: writing a first token", progress=1.0)
         engine.warm_up()
         # What exists now stays: a full collection would walk all of torch's modules in the middle of some round.
@@ -95,7 +96,9 @@ def _check_windows(plan: EnginePlan, trained: int) -> None:
         )
 
 
-def _world(link: Link, plan: EnginePlan) -> World:
+def _world(link: Link, plan: EnginePlan, state: str) -> World:
+    """`state` is the folder of the journal."""
+
     def post(letters: list[Sent], health: Health) -> None:
         link.health, link.beat = health, time.monotonic()
         if letters:
@@ -106,6 +109,10 @@ def _world(link: Link, plan: EnginePlan) -> World:
         available=lambda: _memory(plan)[0],
         noise=lambda: secrets.randbits(64),
         post=post,
+        held=lambda: _held(plan),
+        trim=trim_heap,
+        ask_roles=link.ask_roles,
+        journal=Journal(Path(state)).write,
     )
 
 
@@ -137,6 +144,12 @@ def _memory(plan: EnginePlan) -> tuple[int, int]:
         return torch.cuda.mem_get_info(0)
     reading = read_memory()
     return reading.available, reading.total
+
+
+def _held(plan: EnginePlan) -> int:
+    """What this process takes where rows lie; rows of the pool on a device are counted by the pool."""
+    on_device = torch.cuda.memory_reserved() if plan.device == "cuda" else 0
+    return on_device if _is_discrete(plan) else on_device + anonymous_bytes()
 
 
 def _is_discrete(plan: EnginePlan) -> bool:

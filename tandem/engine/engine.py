@@ -7,7 +7,7 @@ a test drives it by hand.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Final
@@ -37,19 +37,24 @@ from tandem.engine.gate import find_refusal
 from tandem.engine.grammar.mask import Compiled
 from tandem.engine.letters import Leave, PeerGone, Prepared, Received, Sent
 from tandem.engine.outbox import Outbox
+from tandem.engine.pressure import Pressure
 from tandem.engine.round import running_on
 from tandem.engine.row_memory import FirstWrite
 from tandem.engine.schedule import Key, Schedule, Start
 from tandem.engine.slot import Failed, Request, Sequence, Slot
+from tandem.memory.budget import Budget
+from tandem.memory.guard import Guard
 from tandem.memory.kvpool import KVPool
 from tandem.memory.pages import CommitRefused, PageBackend
+from tandem.memory.view import engine_parts
 from tandem.model.interface import Model
+from tandem.residency.journal import Event
 from tandem.units import format_gib
 
 log = logging.getLogger("tandem.engine")
 
 DRAINING_RETRY: Final = 5.0  # seconds; a restart is usually over by then
-IDLE_WAIT: Final = 1.0  # seconds between two signs of life of an idle engine
+IDLE_WAIT: Final = 0.5  # seconds between two signs of life of an idle engine, and two looks at memory
 MEMORY_WAIT: Final = 0.1  # seconds between two looks at memory while someone waits for it
 
 
@@ -61,6 +66,10 @@ class World:
     available: Callable[[], int]  # MemAvailable in bytes
     noise: Callable[[], int]  # a fresh seed of 64 bits
     post: Callable[[list[Sent], Health], None]  # once a turn: what happened, and the state after it
+    held: Callable[[], int] = lambda: 0  # bytes this process holds alone
+    trim: Callable[[], int] = lambda: 0  # hands back what allocators keep free; returns the bytes
+    ask_roles: Callable[[int], int] = lambda size: 0  # asks the director to unload roles; returns the bytes freed
+    journal: Callable[[Event], None] = lambda event: None
 
 
 class Engine:
@@ -81,8 +90,17 @@ class Engine:
         """
         cost = RowCost(plan.bytes_a_token, plan.workspace)
         pool = KVPool(pages, plan.kv_margin_rows, self._make_room) if pages else None
-        self.schedule = Schedule([_build_slot(slot, model, cost, pool) for slot in plan.slots], plan.chunk, cost)
+        slots = [_build_slot(slot, model, cost, pool) for slot in plan.slots]
+        self.schedule = Schedule(slots, plan.chunk, cost)
         self._pool = pool
+        self.budget = _budget(plan)
+        trim = world.trim if pages is None else lambda: pages.trim() + world.trim()
+        self.pressure = Pressure(
+            slots, self.budget, trim=trim, ask_roles=world.ask_roles, clock=world.clock, has_pool=pool is not None
+        )
+        self._guard = Guard()
+        self._waits_for_memory: Key | None = None  # counted last
+        self._is_trimmed = True
         self._model = model
         self._drafting = drafting or no_drafting()
         self._ends_loops = plan.end_loops
@@ -90,6 +108,8 @@ class Engine:
         self._live = live
         self._room = room
         self._world = world
+        self._rows_elsewhere = plan.device != "cpu"  # rows are no part of the process then
+        self._loaded = self._held()
         self._outbox = Outbox()
         self._turns = 0
         self._chunk_was_last = False
@@ -110,6 +130,7 @@ class Engine:
         now = self._world.clock()
         self._turns += 1
         self._receive(letters, now)
+        self._watch_memory(now)
         self._retire(now)
         self._admit(now)
         self._send()
@@ -150,19 +171,63 @@ class Engine:
                 round.step(self._model, [slot], drafting, self._world.clock)
         ended = slot.end(0.0)
         slot.forget()
+        self.pressure.trim()
+        self._loaded = self._held()
         if isinstance(ended.end, Failed):
             raise RuntimeError(f"the model wrote nothing: {ended.end.sentence}")
 
     # --- memory ---
 
     def _make_room(self, size: int) -> None:
-        """A commit is about to take `size` bytes; the hard floor is not passed for it."""
-        available, floor = self._world.available(), self._live.floors.hard_floor
-        if available - size < floor:
+        """A commit is about to take `size` bytes; before the hard floor is passed for it, all else is given back."""
+        floor = self._live.floors.hard_floor
+        if not self._relieve(size + floor):
+            available = self._world.available()
             raise CommitRefused(
                 f"memory is full: {format_gib(size)} GiB are needed for the next rows, {format_gib(available)} are "
                 f"available and {format_gib(floor)} are the hard floor"
             )
+
+    def _relieve(self, wanted: int, but: int | None = None, roles: bool = True) -> bool:
+        """Whether `wanted` bytes are available, if need be after a walk down the ladder."""
+
+        def short() -> int:
+            return wanted - self._world.available()
+
+        if short() <= 0:
+            return True
+        done = self.pressure.reclaim(short, but=but, roles=roles)
+        self._outbox.tally.note_reclaim(done)
+        if done.returned:
+            self._journal("reclaimed", done.sentence, {step.rung: step.returned for step in done.steps})
+        return not done.short
+
+    def _watch_memory(self, now: float) -> None:
+        """Below the hard floor everything is given back, whoever took the memory; when that does not stop the fall,
+        the youngest request ends before the kernel ends all of them."""
+        floor = self._live.floors.hard_floor
+        available = self._world.available()
+        if available < floor and not self._relieve(floor):
+            available = self._world.available()
+        if not self._guard.must_act(available, floor, now):
+            return
+        running = [sequence for sequence in map(running_on, self.schedule.running) if sequence.end is None]
+        if not running:
+            return
+        youngest = max(running, key=lambda sequence: sequence.admitted)
+        sentence = (
+            f"memory fell to {format_gib(available)} GiB, under the hard floor of {format_gib(floor)}, and everything "
+            f"else was given back: the youngest request ends so that the others can go on"
+        )
+        youngest.end = Failed(sentence, RefusalCode.NO_MEMORY, round.NO_MEMORY_RETRY)
+        self._guard.acted(now)
+        log.warning("[memory] %s: %s", youngest.request.ask.id, sentence)
+
+    def _journal(self, act: str, sentence: str, figures: Mapping[str, int], subject: str = "") -> None:
+        try:
+            self._world.journal(Event(act, sentence, dict(figures), subject))
+        except OSError as error:
+            log.warning("the journal cannot be written: %s", error)
 
     # --- receive ---
 
@@ -224,6 +289,10 @@ class Engine:
             self._give_up()
         for slot in self.schedule.ended:
             sequence = slot.end(now)
+            if isinstance(end := sequence.end, Failed) and end.code is RefusalCode.NO_MEMORY:
+                self._outbox.tally.ended_for_memory += 1
+                figures = {"available": self._world.available(), "hard_floor": self._live.floors.hard_floor}
+                self._journal("ended", end.sentence, figures, sequence.request.ask.id)
             sequence.followed.end()
             self.schedule.note_duration(now - sequence.admitted)
             self._outbox.ended(sequence, now)
@@ -245,8 +314,20 @@ class Engine:
         for start in self.schedule.admit(self._world.available(), floor):
             with self._outbox.refusing(start.request):
                 self._begin(start, now)
+        self._relieve_shortage()
         for peer, progress in self.schedule.progress(now, floor):
             self._outbox.tell(peer, progress)
+
+    def _relieve_shortage(self) -> None:
+        """What idle slots and caches keep must not make a client wait: it is given up for who waits for memory, who
+        may then start at the next boundary. Not the conversation that it may be about to continue, unless the next
+        boundary chooses another slot. Roles stay: they leave only under the hard floor."""
+        if (shortage := self.schedule.shortage) is None:
+            return
+        if shortage.id != self._waits_for_memory:
+            self._waits_for_memory = shortage.id
+            self._outbox.tally.memory_waits += 1
+        self._relieve(self._world.available() + shortage.need - shortage.left, but=shortage.slot, roles=False)
 
     def _begin(self, start: Start, now: float) -> None:
         ask, route = start.request.ask, start.route
@@ -268,6 +349,7 @@ class Engine:
 
     def health(self) -> Health:
         running, waiting = len(self.schedule.running), len(self.schedule.waiting)
+        kv = tuple(chain.from_iterable(slot.memory.usage for slot in self.schedule.slots))
         return Health(
             ready=not self._draining,
             state="draining" if self._draining else "ready",
@@ -277,8 +359,14 @@ class Engine:
             waiting_memory=self.schedule.num_waiting_for_memory,
             slots=tuple(slot.view for slot in self.schedule.slots),
             counters=self._outbox.tally.counters(self._drafting),
-            kv=tuple(chain.from_iterable(slot.memory.usage for slot in self.schedule.slots)),
+            kv=kv,
+            memory=engine_parts(self._held(), self._loaded, kv if self._pool else (), self.budget.cached),
             facts=self._facts,
+        )
+
+    def _held(self) -> int:
+        return self._world.held() + (
+            self._pool.committed + self._pool.spare if self._pool and self._rows_elsewhere else 0
         )
 
     # --- one pass ---
@@ -287,12 +375,21 @@ class Engine:
         """A chunk or a round. They alternate while both are wanted: no prompt holds up the writing slots for longer
         than a chunk, and no answer holds up a prompt for longer than a round."""
         reading, writing = self.schedule.reading, self.schedule.writing
+        if reading or writing:
+            self._is_trimmed = False
         if reading and not (writing and self._chunk_was_last):
             self._read_chunk(reading)
         elif writing:
             self._run_round(writing)
         else:
-            self.check_integrity()
+            self._rest()
+
+    def _rest(self) -> None:
+        """Nobody waits for what is done here: the heap gives back what the last passes left in it."""
+        if not self._is_trimmed and self.schedule.is_idle:
+            self.pressure.trim()
+            self._is_trimmed = True
+        self.check_integrity()
 
     def _read_chunk(self, reading: list[Slot]) -> None:
         """Reading slots take turns, whoever waits longest first: a short prompt beside a long one waits for one chunk
@@ -326,6 +423,16 @@ class Engine:
         if self._pool:
             self._pool.check_integrity()
         assert self._leave_by is None or self._draining, "who leaves takes nothing new"
+
+
+def _budget(plan: EnginePlan) -> Budget:
+    """The declared peak has the side slots in it; here they are fixed bytes, kept apart as `Budget` wants them."""
+    rows = 0 if plan.kv_pool else plan.bytes_a_token
+    fixed = sum(slot.constant + slot.window * rows for slot in plan.slots[1:])
+    configured = max(0, plan.declared_peak - fixed)
+    budget = Budget(configured, configured)
+    budget.add_fixed(fixed)
+    return budget
 
 
 def _build_slot(plan: SlotPlan, model: Model, cost: RowCost, pool: KVPool | None) -> Slot:

@@ -56,3 +56,4 @@ class Link:
     outbox: Callable[[list[Sent]], None]  # any thread may call it
     health: Health
     beat: float  # time.monotonic() of the last sign of life
+    ask_roles: Callable[[int], int] = lambda size: 0  # bytes that roles give back for so many; waits a moment for it

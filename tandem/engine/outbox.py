@@ -25,6 +25,7 @@ from tandem.engine.letters import Sent
 from tandem.engine.round import Round
 from tandem.engine.route import Route
 from tandem.engine.slot import Failed, Request, Sequence
+from tandem.memory.ladder import Reclaim
 
 log = logging.getLogger("tandem.engine")
 
@@ -45,13 +46,24 @@ class Tally:
     round_seconds: float = 0.0
     prefill_seconds: float = 0.0
     rounds_by_rows: dict[int, int] = field(default_factory=dict)
+    memory_waits: int = 0
+    reclaims: int = 0
+    reclaimed: dict[str, int] = field(default_factory=dict)
+    ended_for_memory: int = 0
 
     def counters(self, drafting: Drafting) -> Counters:
         """With what drafting counts itself."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
-        values |= {name: dict(getattr(self, name)) for name in ("rounds_by_size", "rounds_by_rows")}
+        values |= {name: dict(getattr(self, name)) for name in ("rounds_by_size", "rounds_by_rows", "reclaimed")}
         drafted, accepted = dict(drafting.drafted), dict(drafting.accepted)
         return Counters(**values, drafted=drafted, accepted=accepted, draft_seconds=drafting.draft_seconds)
+
+    def note_reclaim(self, done: Reclaim) -> None:
+        self.reclaims += bool(done.steps)
+        for step in done.steps:
+            if step.returned:
+                kind = step.rung.partition(" of slot")[0]
+                self.reclaimed[kind] = self.reclaimed.get(kind, 0) + step.returned
 
     def note_chunk(self, rows: int, seconds: float) -> None:
         self.prefill_rows += rows

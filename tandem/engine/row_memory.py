@@ -25,8 +25,8 @@ class RowMemory(Protocol):
         """See that `rows` rows have memory before a pass writes them. Raises `CommitRefused` and takes nothing."""
         ...
 
-    def give_back(self, keep_rows: int) -> object:
-        """No row past the first `keep_rows` is needed any more."""
+    def give_back(self, keep_rows: int) -> int:
+        """No row past the first `keep_rows` is needed any more. Returns the bytes that freed."""
         ...
 
     def still_to_commit(self, rows: int) -> int:
@@ -54,8 +54,8 @@ class FirstWrite:
     def commit(self, rows: int) -> None:
         self.rows = max(self.rows, rows)
 
-    def give_back(self, keep_rows: int) -> None:
-        pass
+    def give_back(self, keep_rows: int) -> int:
+        return 0
 
     def still_to_commit(self, rows: int) -> int:
         return self._cost.reservation(rows, self.rows, reading=False)

@@ -76,6 +76,11 @@ class Schedule:
         return int(bool(self.waiting) and self._shortage is not None)
 
     @property
+    def shortage(self) -> Shortage[Key] | None:
+        """At which request the last boundary stopped, and for how much."""
+        return self._shortage if self.waiting else None
+
+    @property
     def keys(self) -> list[Key]:
         """Every request that is here, once."""
         running = [slot.sequence.request.key for slot in self.slots if slot.sequence is not None]

@@ -152,11 +152,11 @@ class Slot:
             return
         self.kept = Resident(self.kept.scope, self.kept.tokens, rows)
 
-    def forget(self) -> None:
-        """An idle slot holds nothing any more."""
+    def forget(self) -> int:
+        """An idle slot holds nothing any more. Returns the bytes that freed."""
         assert self.sequence is None
         self.kept, self.rows = NOTHING_KEPT, 0
-        self.memory.give_back(0)
+        return self.memory.give_back(0)
 
     def end(self, now: float) -> Sequence:
         """Free the slot. What failed leaves nothing to resume on."""

@@ -21,8 +21,19 @@ from typing import Final
 import msgspec
 import psutil
 
-from tandem.contract.channel import Channel, ChannelClosed, serve
-from tandem.contract.messages import AskHealth, Cancel, Drain, Generate, Grammar, Health, Resume, SetLive
+from tandem.contract.channel import Channel, ChannelClosed, connect, serve
+from tandem.contract.messages import (
+    AskHealth,
+    Cancel,
+    Drain,
+    FreeRoles,
+    Generate,
+    Grammar,
+    Health,
+    Resume,
+    RolesFreed,
+    SetLive,
+)
 from tandem.contract.plan import Live, Plan, read_plan
 from tandem.contract.process import die_with_parent, set_up_logging
 from tandem.engine.grammar.compiling import Compiler, Compiles
@@ -32,6 +43,7 @@ from tandem.errors import CannotStart, ExitStatus, TandemError
 
 log = logging.getLogger("tandem.engine")
 
+DIRECTOR_ANSWERS: Final = 0.5  # seconds it gets; all slots wait meanwhile
 LAST_WORDS: Final = 2.0  # seconds that peers get to read what was sent before the process ends
 ENDED_AT_ONCE: Final = 128 + signal.SIGTERM
 
@@ -85,6 +97,7 @@ class Worker:
             outbox=post,
             health=Health(ready=False, state="loading", sentence="Loading", progress=0.0),
             beat=time.monotonic(),
+            ask_roles=lambda size: self._ask_roles(loop, size),
         )
         self._preparing = Preparing(self._compiler or Compiler(Path(self._plan.engine.weights)), self._link.inbox.put)
         server = await serve(self._socket, self._converse)
@@ -129,6 +142,18 @@ class Worker:
                     channel.send(letter.message)
                 except ChannelClosed:
                     self._forget(letter.peer)
+
+    def _ask_roles(self, loop: asyncio.AbstractEventLoop, size: int) -> int:
+        """For the device thread. The director decides and acts; what it frees later the next look at memory sees."""
+        if not self._plan.roles:
+            return 0
+        asking = asyncio.run_coroutine_threadsafe(free_roles(self._plan.paths.director_socket, size), loop)
+        try:
+            return asking.result(DIRECTOR_ANSWERS)
+        except (OSError, TimeoutError) as error:
+            asking.cancel()
+            log.warning("the director does not answer about roles: %s", error or "too late")
+            return 0
 
     # --- channels ---
 
@@ -175,3 +200,13 @@ class Worker:
             channel.close()
         if channels:
             await asyncio.wait([asyncio.create_task(channel.wait_closed()) for channel in channels], timeout=LAST_WORDS)
+
+
+async def free_roles(director: Path, size: int) -> int:
+    """Ask for `size` bytes of roles; returns what that frees. Raises `OSError` when the director is away."""
+    channel = await connect(director)
+    try:
+        answer = await channel.ask(FreeRoles(size), DIRECTOR_ANSWERS)
+    finally:
+        channel.close()
+    return answer.bytes if isinstance(answer, RolesFreed) else 0

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from tandem.contract.messages import KvUsage
-from tandem.memory.pages import AddressRange, PageBackend
+from tandem.memory.pages import AddressRange, CommitRefused, PageBackend
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,14 +106,18 @@ class SlotRows:
         """See that the first `rows` rows, and the margin after them, have memory; returns the bytes taken.
 
         Call it before a pass or a copy writes them. Rows that had no memory are zero. All or nothing: raises
-        `CommitRefused`, after which the slot is as it was.
+        `CommitRefused`, after which the slot is as it was. Where there is no room the margin is left away before the
+        rows are refused.
         """
         target = self._with_margin(rows)
         if target <= self.rows:
             return 0
-        size = self._memory_for(target) - self.committed
-        if size:  # a page of another plane may have had these rows already
-            self._make_room(size)
+        try:
+            size = self._room_for(target)
+        except CommitRefused:
+            if rows <= self.rows:
+                return 0
+            target, size = rows, self._room_for(rows)
         with ExitStack() as undo:
             for tensor in self._tensors:
                 taken = tensor.addresses.commit(tensor.geometry.spans(0, target))
@@ -148,6 +152,13 @@ class SlotRows:
             tensor.addresses.check_integrity()
             expected = memory_behind(tensor.geometry, self._asked)
             assert tensor.addresses.committed == expected, f"slot {self.index}: {tensor.kind} rows and pages"
+
+    def _room_for(self, rows: int) -> int:
+        """The bytes that the first `rows` rows lack, which may be taken now."""
+        size = self._memory_for(rows) - self.committed
+        if size:  # a page of another plane may have had these rows already
+            self._make_room(size)
+        return size
 
     def _with_margin(self, rows: int) -> int:
         assert 0 <= rows <= self._window, f"{rows} rows in a window of {self._window}"

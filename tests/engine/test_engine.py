@@ -459,7 +459,7 @@ def test_live_limits_hold_from_the_next_turn() -> None:
 
 def test_patience_is_none_while_something_runs() -> None:
     driver = hand(engine_plan([64]))
-    assert driver.engine.patience == 1.0
+    assert driver.engine.patience == 0.5
     driver.turn(ask("a", max_tokens=1))
     assert driver.engine.patience == 0.0
     driver.until_idle()

@@ -175,8 +175,29 @@ def test_no_room_no_page() -> None:
     expected = pool.slots[0].still_to_commit(1)
     with pytest.raises(CommitRefused, match="hard floor"):
         pool.slots[0].commit(1)
-    assert asked == [expected]
+    assert asked[0] == expected
+    assert asked[1:] == [sum(memory_behind(t.geometry, 1) for t in pool.slots[0]._tensors)]  # without the margin
     assert pool.committed == 0
+
+
+def test_the_margin_waits_for_memory_and_the_rows_do_not() -> None:
+    room: list[bool] = [True]
+
+    def make_room(size: int) -> None:
+        if not room[0]:
+            raise CommitRefused("no")
+
+    pool = KVPool(HostPages(), MARGIN, make_room)
+    fill(pool)
+    pool.slots[0].commit(1)
+    held, taken = pool.slots[0].rows, pool.committed
+    room[0] = False
+    assert pool.slots[0].commit(held) == 0
+    assert pool.committed == taken
+    with pytest.raises(CommitRefused):
+        pool.slots[0].commit(held + 1)
+    room[0] = True
+    assert pool.slots[0].commit(held + 1) > 0
 
 
 def test_room_is_asked_for_only_when_pages_are_missing() -> None:
@@ -276,12 +297,12 @@ class Lives(RuleBasedStateMachine):
         expected = self.pool.slots[slot].still_to_commit(rows)
         before, committed = self.pool.slots[slot].rows, self.pool.committed
         try:
-            assert self.pool.slots[slot].commit(rows) == expected
+            assert self.pool.slots[slot].commit(rows) == (expected if self.has_room else 0)
         except CommitRefused:
             assert (self.pool.slots[slot].rows, self.pool.committed) == (before, committed)
             return False
         after = self.pool.slots[slot].rows
-        assert after >= min(rows + MARGIN, WINDOW)
+        assert after >= min(rows + MARGIN * self.has_room, WINDOW)
         fresh = before + max(PAGES_OF_ROWS)  # rows of the page in which `before` ends may be old
         assert all(tensor[fresh:after].count_nonzero() == 0 for tensor in self.tensors[slot])
         return True
@@ -321,7 +342,8 @@ class Lives(RuleBasedStateMachine):
     def refuse(self, slot: int, rows: int) -> None:
         expected = self.pool.slots[slot].still_to_commit(rows)
         self.has_room = False
-        assert self.commit(slot, rows) == (expected == 0)
+        held = self.pool.slots[slot].rows
+        assert self.commit(slot, rows) >= (expected == 0 or rows <= held)
         self.has_room = True
 
     @rule(slot=slots, rows=rows, step=st.integers(0, 30))
