@@ -33,14 +33,15 @@ test-slow: venv-dev ## the tests that take minutes
 test-gpu: venv-gpu ## what only a CUDA device can show: bits, speeds, memory (under 8 minutes)
 	.venv/bin/python -m pytest -m gpu -s tests/gpu $(ARGS)
 
-check: venv-dev ## format, lint, types, import directions, documents, tests; edits nothing
+check: lint test ## all that must pass before a change lands, but for the slow tests; edits nothing
+
+lint: venv-dev ## format, lint, types, import directions, documents
 	.venv/bin/ruff format --check
 	.venv/bin/ruff check
 	.venv/bin/mypy
 	.venv/bin/lint-imports
 	.venv/bin/tandem check appliance.yaml profiles/*.yaml residency/*.yaml docs/examples/*.yaml
 	.venv/bin/hadolint Dockerfile
-	.venv/bin/python -m pytest -m "not slow and not gpu"
 
 fix: venv-dev ## format, and mend what ruff can mend
 	.venv/bin/ruff format
