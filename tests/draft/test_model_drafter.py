@@ -236,8 +236,8 @@ def test_spare_ids_do_not_matter() -> None:
 @pytest.mark.parametrize(
     ("tokens", "sentence"),
     [
-        (("a", "b", "ba", "<|im_end|>"), r"differ in 1 ids, the first of them 2: `ba` in the one, `ab` in the other"),
-        (("a", "b", "ab"), r"the first of them 3: nothing in the one, `<\|im_end\|>` in the other"),
+        (("a", "b", "ba", "<|im_end|>"), r"differ in 1 ids, first in 2: `ba` in the one, `ab` in the other"),
+        (("a", "b", "ab"), r"first in 3: nothing in the one, `<\|im_end\|>` in the other"),
     ],
 )
 def test_another_tokenizer_is_told_apart_with_both_names(tokens: tuple[str, ...], sentence: str) -> None:
