@@ -12,6 +12,7 @@ import torch
 from tandem.errors import CannotStart
 from tandem.model.families import llama
 from tandem.model.families.directory import open_checkpoint
+from tandem.model.heap import pages_of_their_own
 from tandem.model.interface import Model
 from tandem.model.placement import place
 from tandem.model.weights.blockscaled import Format, recognise
@@ -52,7 +53,8 @@ def load(
     placement = place(device, graphs)
     if path.is_dir():
         held = _as_stored(path, compute) if placement.kernels else Compute(compute)
-        return open_checkpoint(path, held, progress, placement, mtp)
+        with pages_of_their_own():
+            return open_checkpoint(path, held, progress, placement, mtp)
     if placement.kernels:
         raise CannotStart(
             f"a model in a GGUF file runs on the CPU only, and the plan says `{device}` for {path}",

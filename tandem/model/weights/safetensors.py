@@ -21,7 +21,7 @@ from tandem.errors import CannotStart
 CONFIG: Final = "config.json"
 INDEX: Final = "model.safetensors.index.json"
 HEADER_LIMIT: Final = 100_000_000  # the format's own
-PIECE: Final = 32 << 20
+PIECE: Final = 8 << 20
 """Bytes copied before their pages are given back: what loading takes beside the weights themselves."""
 
 _MAP_NORESERVE: Final = 0x4000
@@ -181,5 +181,7 @@ class Mapping:
         self.memory.madvise(mmap.MADV_DONTNEED, first, stop - first)
 
     def close(self) -> None:
+        """The kernel reads ahead of what is asked for: that goes back here, with whatever no piece held whole."""
         self.memory.close()
+        os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         os.close(self._descriptor)
