@@ -64,7 +64,15 @@ def is_a_moment(value: object) -> bool:
     return not isinstance(value, str) or rfc3339_validator.validate_rfc3339(value.upper().replace(":60", ":59"))
 
 
+@FORMATS.checks("time")
+def is_a_time(value: object) -> bool:
+    return not isinstance(value, str) or is_a_moment(f"2000-01-01T{value}")
+
+
 CLOSING = dict.fromkeys(b'"}]', 1.0) | dict.fromkeys(b"n", 0.5)  # `null` ends what could go on
+
+
+OPENING = set(b"{[,:")
 
 
 class Rambler:
@@ -72,7 +80,11 @@ class Rambler:
 
     def __init__(self, texts: Sequence[bytes], ends: Sequence[int], seed: int) -> None:
         self._random = np.random.default_rng(seed)
-        self._closing = np.array([max(map(CLOSING.get, text, repeat(0)), default=0) for text in texts], np.float32)
+        # A token that opens something as well (`},{`) ends nothing.
+        self._closing = np.array(
+            [max(map(CLOSING.get, text, repeat(0)), default=0) if OPENING.isdisjoint(text) else 0 for text in texts],
+            np.float32,
+        )
         self._closing[list(ends)] = 1
         self._plain = np.array([text.isascii() and text.isalnum() for text in texts])
         self._size = len(texts)
