@@ -49,7 +49,7 @@ def default_plan(folder: Path, threads: int) -> EnginePlan:
 
 @pytest.mark.parametrize(
     ("prompts", "tokens", "slots", "threads"),
-    [(3, 24, (3,), 1), pytest.param(30, 128, (1, 2, 4), 2, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])],
+    [(3, 24, (3,), 1), pytest.param(12, 96, (1, 2, 4), 2, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])],
 )
 def test_the_default_model_writes_the_same_text_however_it_is_guessed(
     prompts: int, tokens: int, slots: tuple[int, ...], threads: int, tmp_path: Path
