@@ -56,6 +56,16 @@ def test_what_closes_a_block_closes_it_and_nothing_shorter_does(close: tuple[int
     assert not blocks.is_inside
 
 
+@pytest.mark.parametrize(
+    ("close", "written"),
+    [((0, 0, 1), [0, 0, 0, 1]), ((0, 1, 0, 0), [0, 1, 0, 1, 0, 0]), ((0, 1, 0, 1, 2), [0, 1, 0, 1, 0, 1, 2])],
+)
+def test_an_end_that_begins_inside_a_false_start_is_found(close: tuple[int, ...], written: list[int]) -> None:
+    blocks = Blocks(Reasoning((), close))
+    blocks.follow(written)
+    assert (blocks.is_inside, blocks.num_thinking) == (False, len(written) - len(close))
+
+
 def test_thinking_that_nothing_ends_is_refused() -> None:
     with pytest.raises(ValueError, match="never end"):
         Blocks(Reasoning((1,), ()))

@@ -9,6 +9,7 @@ from tandem.contract.messages import (
     Finished,
     FinishReason,
     Progress,
+    Reasoning,
     RefusalCode,
     Refused,
     RequestState,
@@ -168,3 +169,12 @@ def test_a_cancel_that_nobody_confirms_is_let_go(hand: Hand) -> None:
     hand.deliver(Signal.CLIENT_LEFT)
     assert hand.deliver(Signal.UNSETTLED) == []
     assert hand.call.is_settled
+
+
+@pytest.mark.parametrize("width", [1, 100])
+def test_thinking_counts_up_to_the_stop_string_however_the_tokens_come(tokenizer: Tokenizer, width: int) -> None:
+    choice = Choice(0, "r.0", AnswerText(tokenizer, ("there",)), Reasoning((), (5,)))
+    call, tokens = Call([choice]), tokenizer.encode(HELLO)
+    for at in range(0, len(tokens), width):
+        call.apply(Tokens("r.0", tuple(tokens[at : at + width])), 0.0)
+    assert choice.num_thinking == choice.text.num_tokens < len(tokens)
