@@ -3,7 +3,7 @@
 Two appliances run, one with side slots and one with a single slot; only one of them is asked at a time. First every
 prompt is asked alone, which gives the texts to compare with. Then the levels take turns, every other repetition
 backwards, so that a machine that drifts does so for all of them alike. Last, one client asks both appliances in turns:
-what side slots cost who does not need them.
+what side slots cost who does not need them. Nobody drafts: `bench.drafting` measures that.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 def main() -> int:
     options = parse()
     machine = facts()
-    settings = tuple(options.set)
+    settings = ("draft=off", *options.set)  # prompts come back here, and a drafter would know their answers
     try:
         with (
             tempfile.TemporaryDirectory(prefix="tandem-bench-") as folder,
