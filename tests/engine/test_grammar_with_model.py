@@ -36,15 +36,7 @@ CHUNK = 32
 WINDOW = 512
 MAX_TOKENS = 160
 QUESTION = "<|im_start|>user\nGive me a short example of this kind of data: {}<|im_end|>\n<|im_start|>assistant\n"
-FEW = [
-    "enum of all kinds",
-    "pattern",
-    "uuid",
-    "fractions between",
-    "arrays of records",
-    "a tree of its root",
-    "oneOf of kinds",
-]
+FEW = ["enum of all kinds", "pattern", "uuid", "between", "arrays of records", "optional members", "oneOf of kinds"]
 
 
 class Served:
