@@ -99,6 +99,7 @@ KEPT: dict[str, Schema] = {
     "patternProperties": {"type": "object", "patternProperties": {"^n_": NUMBER}, "additionalProperties": False},
     "open record": {"type": "object", "properties": {"a": NUMBER}, "required": ["a"], "additionalProperties": TEXT},
     "minProperties": {"type": "object", "minProperties": 1, "additionalProperties": NUMBER},
+    "minProperties that are required": record({"a": NUMBER, "b": NUMBER}, minProperties=2),
     "records in records": record({"a": record({"b": record({"c": NUMBER})})}),
     "an impossible optional member": record({"a": False, "b": NUMBER}, required=["b"]),
     # combinations
@@ -203,5 +204,7 @@ REFUSED: list[tuple[Schema, str, str]] = [
     (record({"a": {"type": "number", "multipleOf": 0}}), "properties.a.multipleOf", "multiple"),
     (record({"a": {"type": "integer", "multipleOf": 999_999_937}}), "properties.a.multipleOf", "too complex"),
     ({"type": "object", "patternProperties": {"^x": {}, "y$": {}}}, "patternProperties", "disjoint"),
-    ({"type": "object", "properties": {"a": {}}, "minProperties": 2}, "minProperties", "required"),
+    ({"type": "object", "properties": {"a": {}}, "minProperties": 1}, "minProperties", "required"),
+    ({"items": {"type": "object", "minProperties": 2}}, "items.minProperties", "more than 1"),
+    (record({"a": {"type": "integer", "maximum": -1e30}}), "properties.a.maximum", "integer range"),
 ]

@@ -65,6 +65,20 @@ def at(root: Schema, path: Path) -> Any:
     return place
 
 
+def find_uncounted(root: Schema) -> Path | None:
+    """A `minProperties` that an answer could meet only by names of its own choice: it might write one of them twice,
+    and whoever reads it would count it once."""
+    open_paths: list[tuple[Path, Any]] = [((), root)]
+    while open_paths:
+        path, schema = open_paths.pop()
+        if isinstance(schema, dict):
+            least = schema.get("minProperties", 0)
+            if isinstance(least, int) and least > max(1, len(_listed(schema, "required"))):
+                return (*path, "minProperties")
+        open_paths += [((*path, *step), child) for step, child in children(schema)]
+    return None
+
+
 def find_endless(root: Schema) -> Path | None:
     """A schema that the root cannot do without and that no finite value satisfies, because each value of it would
     hold another one. None when there is none, or when what refers to what cannot be told."""

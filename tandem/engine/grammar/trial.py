@@ -21,7 +21,7 @@ from tandem.contract.messages import Grammar, GrammarKind
 from tandem.contract.process import die_with_parent
 from tandem.engine.grammar import library
 from tandem.engine.grammar.faults import explain, find
-from tandem.engine.grammar.schemas import dotted, find_endless
+from tandem.engine.grammar.schemas import dotted, find_endless, find_uncounted
 from tandem.units import MIB
 
 CPU_SECONDS: Final = 3
@@ -84,6 +84,9 @@ def _schema(text: str) -> Verdict:
     endless = find_endless(schema)
     if endless is not None:
         return Verdict(sentence="it holds another of itself without end", path=dotted(endless))
+    uncounted = find_uncounted(schema)
+    if uncounted is not None:
+        return Verdict(sentence="more than 1 cannot be enforced beyond what is required", path=dotted(uncounted))
     until = time.process_time() + SEARCH_SECONDS
     finding = find(
         schema,
