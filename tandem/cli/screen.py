@@ -114,6 +114,9 @@ def status_lines(picture: ApplianceState, plan: Plan) -> Iterator[str]:
     yield f"{picture.phase} at {url(plan)}, plan {picture.plan_id}, from {plan.appliance}"
     available, total = format_bytes(picture.memory_available), format_bytes(picture.memory_total)
     yield f"memory: {available} available of {total}"
+    if picture.memory is not None:
+        named = (f"{part.name} {format_bytes(part.bytes)}" for part in picture.memory.parts if part.bytes > 0)
+        yield f"  in use: {', '.join(named)}"
 
 
 def render_report(report: ReloadReport) -> str:

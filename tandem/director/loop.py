@@ -154,7 +154,8 @@ class Director:
     # --- tell ---------------------------------------------------------------------------------------------------
 
     def _picture(self) -> ApplianceState:
-        return publish(self._state, self._observer.answers, self._observer.memory, time.monotonic(), self._epoch)
+        seen = self._observer
+        return publish(self._state, seen.answers, seen.memory, time.monotonic(), self._epoch, seen.sizes)
 
     def _tell(self) -> None:
         """Everybody who subscribed, when something changed or a second has passed (memory always changes)."""
@@ -226,7 +227,7 @@ def _take(state: State, judgement: Judgement, contents: Contents) -> State:
 
 
 def _timeless(picture: ApplianceState) -> ApplianceState:
-    return replace(picture, at=0.0, memory_available=0)
+    return replace(picture, at=0.0, memory_available=0, memory=None)
 
 
 def _log_changes(before: State, after: State) -> None:

@@ -6,7 +6,6 @@ Looking never waits for a process: a question that gets no answer is counted whi
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import time
 from collections.abc import Callable
@@ -37,6 +36,7 @@ class Observer:
     def __init__(self, supervisord: Path, wake: asyncio.Event) -> None:
         self.memory: MemoryReading = read_memory()
         self.answers: dict[str, Answer] = {}
+        self.sizes: dict[str, int] = {}  # bytes each process holds alone, as often as supervisord is asked
         self._processes: dict[str, Process] = {}
         self._supervisord = Supervisord(supervisord)
         self._rpc = ThreadPoolExecutor(1, "supervisord")  # one connection, one thread
@@ -53,6 +53,9 @@ class Observer:
         if now >= self._looked + pause or self._deaths.pids:
             self._processes = await self._ask_supervisord()
             self._looked = now
+            pids = {name: process.pid for name, process in self._processes.items()}
+            held = {name: own_bytes(pid) for name, pid in pids.items() if pid is not None}
+            self.sizes = held | {"director": own_bytes(os.getpid())}
         for name, process in self._processes.items():
             record = state.programs.get(name)
             if record is None or record.pid != process.pid:
@@ -74,11 +77,7 @@ class Observer:
         held = 0
         for name, process in self._processes.items():
             health = self.answers.get(name, Answer()).health
-            own = 0
-            with contextlib.suppress(psutil.Error):
-                if process.pid is not None:
-                    memory = psutil.Process(process.pid).memory_info()
-                    own = memory.rss - memory.shared
+            own = own_bytes(process.pid) if process.pid is not None else 0
             held += max(own, health.resident_bytes if health else 0)
         return held
 
@@ -115,6 +114,15 @@ class Observer:
             self.answers[name] = answer
             if answer.health != before.health:
                 self._wake.set()
+
+
+def own_bytes(pid: int) -> int:
+    """Resident memory that is this process's alone; 0 for one that is gone."""
+    try:
+        memory = psutil.Process(pid).memory_info()
+    except psutil.Error:
+        return 0
+    return int(memory.rss - memory.shared)
 
 
 class Deaths:

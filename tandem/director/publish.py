@@ -12,15 +12,23 @@ from tandem.contract.plan import Plan
 from tandem.director.decide import UNANSWERED
 from tandem.director.state import VITAL, Answer, ProgramState, Record, State, names
 from tandem.memory.reading import MemoryReading
+from tandem.memory.view import memory_view
 
 FAILED_AFTER: Final = 3  # deaths in a row after which a program is called failed; it is tried again all the same
 NEVER: Final = Answer()
 
 
 def publish(
-    state: State, answers: Mapping[str, Answer], memory: MemoryReading, now: float, epoch: float
+    state: State,
+    answers: Mapping[str, Answer],
+    memory: MemoryReading,
+    now: float,
+    epoch: float,
+    sizes: Mapping[str, int],
 ) -> ApplianceState:
-    """`now` is the monotonic clock that records use; adding `epoch` makes unix time of it."""
+    """`now` is the monotonic clock that records use; adding `epoch` makes unix time of it. `sizes` are the bytes that
+    our processes hold, by name."""
+    engine = answers.get("engine", NEVER).health
     programs = [program_status(name, state, answers.get(name, NEVER), epoch) for name in names(state)]
     programs += refused_roles(state.plan)
     return ApplianceState(
@@ -32,6 +40,7 @@ def publish(
         memory_total=memory.total,
         at=now + epoch,
         reload=state.report,
+        memory=memory_view(memory, engine.memory if engine is not None else (), sizes),
         placements=msgspec.json.encode(state.plan.placements),
     )
 

@@ -26,7 +26,7 @@ from tandem.contract.messages import (
     Tokens,
     TokenScore,
 )
-from tandem.gateway.errors import ApiError, engine_restarted, from_refusal
+from tandem.gateway.errors import REFUSALS, ApiError, engine_restarted, from_refusal
 from tandem.gateway.inbox import Happening, Signal
 from tandem.gateway.logprobs import Shown
 from tandem.text.answer import AnswerText
@@ -57,13 +57,20 @@ class Said(Struct, frozen=True):
     sentence: str
 
 
+class Noted(Struct, frozen=True):
+    """What goes on before the answer begins, as a status that programs show; `done` when it is over."""
+
+    sentence: str
+    done: bool
+
+
 class Failed(Struct, frozen=True):
     """The request ends here, for all its choices."""
 
     error: ApiError
 
 
-Output: TypeAlias = Begun | Piece | Ended | Said | Failed | Cancel
+Output: TypeAlias = Begun | Piece | Ended | Said | Noted | Failed | Cancel
 
 
 class Stage(Enum):
@@ -123,6 +130,8 @@ class Call:
         self.progress: Progress | None = None
         self.error: ApiError | None = None
         self.client_left = False
+        self.waited_for_memory = False
+        self._noted = False  # a status is shown
         self.first_token_at: float | None = None
         self._by_id = {choice.id: choice for choice in choices}
 
@@ -176,18 +185,26 @@ class Call:
         return outputs + self._cut(choice, FinishReason.STOP) if choice.text.is_stopped else outputs
 
     def _progress(self, progress: Progress) -> list[Output]:
-        """Why a request waits is told at once; how far it has read, only when a silence asks for it."""
+        """Why a request waits is told at once, and about memory each time the engine says so again; how far it has
+        read, only when a silence asks for it."""
         before, self.progress = self.progress, progress
+        if progress.state is RequestState.WAITING_MEMORY:
+            self.waited_for_memory = True
+            if self.is_over:
+                return []
+            self._noted = True
+            return [Said(progress.sentence), Noted(progress.sentence, done=False)]
         changed = before is None or before.state is not progress.state
-        is_waiting = progress.state in (RequestState.QUEUED, RequestState.WAITING_MEMORY)
-        return [Said(self._sentence())] if changed and is_waiting and not self.is_over else []
+        is_queued = progress.state is RequestState.QUEUED
+        return [Said(self._sentence())] if changed and is_queued and not self.is_over else []
 
     def _started(self, choice: Choice, started: Started) -> list[Output]:
         choice.started = started
         if choice.stage not in _OPEN or self._is_told:
             return []
         choice.stage = Stage.WRITING
-        return [Begun(choice.index)]
+        noted, self._noted = self._noted, False
+        return [*([Noted("Memory is free again", done=True)] if noted else []), Begun(choice.index)]
 
     def _finished(self, choice: Choice, finished: Finished) -> list[Output]:
         stage, choice.stage, choice.finished = choice.stage, Stage.SETTLED, finished
@@ -219,8 +236,11 @@ class Call:
     def _waited_too_long(self) -> list[Output]:
         if self.is_over or any(choice.started for choice in self.choices):
             return []
-        sentence = f"no slot came free in time ({self._sentence()})"
-        return self._fail(ApiError(503, RefusalCode.QUEUE_TIMEOUT, sentence, retry_after=5.0, source="engine"))
+        what, code = "no slot came free", RefusalCode.QUEUE_TIMEOUT
+        if self.progress is not None and self.progress.state is RequestState.WAITING_MEMORY:
+            what, code = "not enough memory came free", RefusalCode.MEMORY_TIMEOUT
+        sentence = f"{what} in time ({self._sentence()})"
+        return self._fail(ApiError(503, code, sentence, retry_after=REFUSALS[code][1], source="engine"))
 
     def _took_too_long(self) -> list[Output]:
         """What was written so far is an answer that met a limit; without any, the request has failed."""

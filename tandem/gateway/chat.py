@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET
 
 from tandem.contract.messages import FinishReason
-from tandem.gateway.dialect import Identity, Written, finish_word
+from tandem.gateway.dialect import Identity, Written, finish_word, status_tail
 from tandem.gateway.errors import ApiError
 from tandem.gateway.logprobs import Shown, chat_logprobs
 from tandem.gateway.openai import AnswerMessage, ChatChoice, ChatCompletion, ChatRequest, Remarks, Timings, Usage
@@ -69,6 +69,9 @@ class ChatChunks:
     def begin(self, index: int) -> bytes:
         delta = b'{"index":%d,"delta":{"role":"assistant","content":""},"finish_reason":null}]}\n\n' % index
         return self._head + delta
+
+    def status(self, sentence: str, done: bool) -> bytes:
+        return self._head + status_tail(sentence, done)
 
     def piece(self, index: int, text: str, shown: Sequence[Shown]) -> bytes:
         delta = b'{"index":%d,"delta":{"content":%b},%b"finish_reason":null}]}\n\n'

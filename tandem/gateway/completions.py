@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET
 
 from tandem.contract.messages import FinishReason
-from tandem.gateway.dialect import Identity, Written, finish_word
+from tandem.gateway.dialect import Identity, Written, finish_word, status_tail
 from tandem.gateway.errors import ApiError
 from tandem.gateway.logprobs import Shown, text_logprobs
 from tandem.gateway.openai import Completion, CompletionRequest, Remarks, TextChoice, Timings, Usage
@@ -72,6 +72,9 @@ class CompletionChunks:
 
     def begin(self, index: int) -> bytes:
         return b""
+
+    def status(self, sentence: str, done: bool) -> bytes:
+        return self._head + status_tail(sentence, done)
 
     def piece(self, index: int, text: str, shown: Sequence[Shown]) -> bytes:
         scores = b'"logprobs":%b,' % _encode(text_logprobs(shown, self._names)) if self._names is not None else b""

@@ -9,6 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+import msgspec
+from msgspec import Struct
+
 from tandem.contract.messages import FinishReason
 from tandem.gateway.logprobs import Shown
 from tandem.gateway.openai import CompletionDetails, FinishWord, Generation, PromptDetails, Remarks, Timings, Usage
@@ -40,10 +43,29 @@ class Written:
     shown: tuple[Shown, ...]
 
 
+class StatusData(Struct, frozen=True):
+    description: str
+    done: bool
+
+
+class StatusEvent(Struct, frozen=True):
+    """An event in a chunk without choices: front ends that know it show it, other clients skip it."""
+
+    data: StatusData
+    type: str = "status"
+
+
+def status_tail(sentence: str, done: bool) -> bytes:
+    """The end of a chunk whose list of choices is still open, and empty."""
+    return b'],"event":%b}\n\n' % msgspec.json.encode(StatusEvent(StatusData(sentence, done)))
+
+
 class Chunks(Protocol):
     """The events of one streamed answer, each as the bytes that are sent."""
 
     def begin(self, index: int) -> bytes: ...
+
+    def status(self, sentence: str, done: bool) -> bytes: ...
 
     def piece(self, index: int, text: str, shown: Sequence[Shown]) -> bytes: ...
 

@@ -8,11 +8,11 @@ from uuid import uuid4
 
 from litestar.types import Receive, Scope, Send
 
-from tandem.contract.messages import FinishReason, RequestState
+from tandem.contract.messages import FinishReason
 from tandem.gateway import sse
 from tandem.gateway.accounting import Account, remarks_of, timings_of, usage_of
 from tandem.gateway.asgi import ClientLeft, caller_of, client_of, name_list, read_body, respond
-from tandem.gateway.call import Begun, Call, Ended, Failed, Output, Piece, Said
+from tandem.gateway.call import Begun, Call, Ended, Failed, Noted, Output, Piece, Said
 from tandem.gateway.dialect import Chunks, Dialect, Identity, Wanted, Written
 from tandem.gateway.errors import ApiError
 from tandem.gateway.job import Job, make_job
@@ -52,7 +52,8 @@ class Exchange(Generic[Wanted]):
                     await running.settle()
             except ApiError as error:
                 self._account.error = error
-                await respond(send, error.status, [*error.headers, *self._headers], error.body)
+                waited = wait_header(self._account.call) if self._account.call is not None else []
+                await respond(send, error.status, [*error.headers, *self._headers, *waited], error.body)
             except ClientLeft:
                 self._account.has_left = True
 
@@ -141,6 +142,8 @@ def render(output: Output, chunks: Chunks, call: Call) -> bytes:
             return chunks.end(output.index, output.reason, timings_of(choice), remarks_of(choice))
         case Said():
             return sse.comment(output.sentence)
+        case Noted():
+            return chunks.status(output.sentence, output.done)
         case Failed():
             return sse.data(output.error.body)
         case _:
@@ -148,5 +151,5 @@ def render(output: Output, chunks: Chunks, call: Call) -> bytes:
 
 
 def wait_header(call: Call) -> list[tuple[bytes, bytes]]:
-    is_waiting = call.progress is not None and call.progress.state is RequestState.WAITING_MEMORY
-    return [(b"x-tandem-wait", b"memory")] if is_waiting else []
+    """A stream's headers leave with its first words, which are why it waits; other answers say that they waited."""
+    return [(b"x-tandem-wait", b"memory")] if call.waited_for_memory else []

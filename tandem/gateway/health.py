@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from tandem.contract.messages import Health, ProgramStatus, ReloadReport
+from tandem.contract.messages import ApplianceState, Health, ProgramStatus, ReloadReport
 from tandem.contract.plan import Limits, Plan, read_plan
 from tandem.gateway.engine_client import EngineState, EngineStatus
 from tandem.gateway.service import Service
@@ -37,6 +37,7 @@ class MemoryNow(Struct, frozen=True):
     available: int
     total: int
     at: float
+    parts: dict[str, int]  # of what is in use; they sum to total - available
 
 
 class Summary(Struct, frozen=True, kw_only=True):
@@ -104,11 +105,16 @@ def whole_state(service: Service, ready: Ready) -> WholeState:
         limits=service.live.limits,
         programs=state.programs if state is not None else (),
         reload=state.reload if state is not None else None,
-        memory=MemoryNow(state.memory_available, state.memory_total, state.at) if state is not None else None,
+        memory=memory_now(state) if state is not None else None,
         placements=msgspec.json.decode(state.placements) if state is not None else None,
         ledger_rows_lost=service.ledger.num_lost,
         warnings=warnings_now(service.plan),
     )
+
+
+def memory_now(state: ApplianceState) -> MemoryNow:
+    parts = {part.name: part.bytes for part in state.memory.parts} if state.memory is not None else {}
+    return MemoryNow(state.memory_available, state.memory_total, state.at, parts)
 
 
 def warnings_now(plan: Plan) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from tandem.contract.messages import Counters, Health
+from tandem.contract.messages import Counters, Health, MemoryView
 from tandem.ledger.schema import Row
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -18,7 +18,9 @@ _SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120
 
 
 class Metrics:
-    def __init__(self, health: Callable[[], Health | None]) -> None:
+    def __init__(
+        self, health: Callable[[], Health | None], memory: Callable[[], MemoryView | None] = lambda: None
+    ) -> None:
         registry = self._registry = CollectorRegistry()
         self.requests = Counter("tandem_requests", "Requests by outcome", ("route", "outcome"), registry=registry)
         self.tokens = Counter("tandem_tokens", "Tokens of finished requests", ("kind",), registry=registry)
@@ -31,7 +33,7 @@ class Metrics:
         gateway = Counter("tandem_gateway_seconds", "The gateway's own work", ("part",), registry=registry)
         self.reading = gateway.labels("reading")  # validating, rendering the template, tokenizing
         self.writing = gateway.labels("writing")  # ids to text to bytes
-        registry.register(_EngineCollector(health))
+        registry.register(_EngineCollector(health, memory))
 
     def count(self, row: Row) -> None:
         self.requests.labels(row.route, row.finish).inc()
@@ -51,10 +53,13 @@ class Metrics:
 class _EngineCollector(Collector):
     """The engine's own counters, read when asked. They begin at 0 again when it restarts, as Prometheus expects."""
 
-    def __init__(self, health: Callable[[], Health | None]) -> None:
+    def __init__(self, health: Callable[[], Health | None], memory: Callable[[], MemoryView | None]) -> None:
         self._health = health
+        self._memory = memory
 
     def collect(self) -> Iterator[Metric]:
+        if (view := self._memory()) is not None:
+            yield _memory_view(view)
         health = self._health()
         yield GaugeMetricFamily("tandem_engine_ready", "1 when it serves", 1.0 if health and health.ready else 0.0)
         if health is None:
@@ -69,6 +74,24 @@ class _EngineCollector(Collector):
         yield rows
         if health.counters is not None:
             yield from _counters(health.counters)
+            yield from _memory_counters(health.counters)
+
+
+def _memory_counters(counters: Counters) -> Iterator[Metric]:
+    yield CounterMetricFamily("tandem_memory_waits", "Requests that waited for memory", counters.memory_waits)
+    yield CounterMetricFamily("tandem_memory_reclaims", "Walks down the pressure ladder", counters.reclaims)
+    yield CounterMetricFamily("tandem_memory_ended", "Requests ended for want of memory", counters.ended_for_memory)
+    reclaimed = CounterMetricFamily("tandem_memory_reclaimed_bytes", "Given back, by rung", labels=("rung",))
+    for rung, size in counters.reclaimed.items():
+        reclaimed.add_metric((rung,), size)
+    yield reclaimed
+
+
+def _memory_view(view: MemoryView) -> Metric:
+    parts = GaugeMetricFamily("tandem_memory_bytes", "Memory in use by part; they sum to it", labels=("part",))
+    for part in view.parts:
+        parts.add_metric((part.name,), part.bytes)
+    return parts
 
 
 def _counters(counters: Counters) -> Iterator[Metric]:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from tandem.contract.messages import MemoryView
 from tandem.contract.plan import Live, Plan
 from tandem.gateway.accounting import Account
 from tandem.gateway.auth import Keys
@@ -48,12 +49,15 @@ class Service:
         self.director = DirectorView(plan.paths.director_socket, plan.live, self._take_live)
         self.keys = Keys(plan.live.keys)
         self.prompts = Prompts(tokenizer, plan.gateway.window)
-        self.metrics = Metrics(lambda: self.engine.health)
+        self.metrics = Metrics(lambda: self.engine.health, self._memory)
         self.ledger = Ledger(Path(plan.gateway.ledger), plan.live.ledger_days)
 
     @property
     def live(self) -> Live:
         return self.director.live
+
+    def _memory(self) -> MemoryView | None:
+        return self.director.state.memory if self.director.state is not None else None
 
     @property
     def is_draining(self) -> bool:

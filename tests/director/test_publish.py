@@ -15,7 +15,7 @@ EPOCH = 1_000_000.0
 
 def picture(world: World) -> ApplianceState:
     answers = {name: Answer(process.health, world.now, process.unanswered) for name, process in world.running.items()}
-    return publish(world.state, answers, MEMORY, world.now, EPOCH)
+    return publish(world.state, answers, MEMORY, world.now, EPOCH, {"gateway": 7})
 
 
 def states(world: World) -> dict[str, str]:
@@ -98,3 +98,11 @@ def test_a_role_that_is_refused_when_its_turn_comes_is_shown_the_same_way() -> N
     shown = picture(world).programs[-1]
     assert (shown.name, shown.state) == ("narrator", "refused")
     assert shown.sentence.startswith("not loaded: kept free for requests")
+
+
+def test_the_parts_of_memory_sum_to_what_is_in_use() -> None:
+    view = picture(World(make_plan())).memory
+    assert view is not None
+    parts = {part.name: part.bytes for part in view.parts}
+    assert parts["gateway"] == 7
+    assert sum(parts.values()) == MEMORY.total - MEMORY.available

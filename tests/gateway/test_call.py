@@ -16,7 +16,7 @@ from tandem.contract.messages import (
     Started,
     Tokens,
 )
-from tandem.gateway.call import Begun, Call, Choice, Ended, Failed, Output, Piece, Said
+from tandem.gateway.call import Begun, Call, Choice, Ended, Failed, Noted, Output, Piece, Said
 from tandem.gateway.inbox import Happening, Signal
 from tandem.text.answer import AnswerText
 from tandem.text.tokenizer import Tokenizer
@@ -122,9 +122,25 @@ def test_why_a_request_waits_is_told_when_it_changes_and_at_every_silence(hand: 
     memory = Progress("r.0", RequestState.WAITING_MEMORY, 0, 0, "waiting: memory is almost full")
     reading = Progress("r.0", RequestState.READING, 512, 4096, "read 512 of 4096")
     assert hand.deliver(queued, queued) == [Said("2 requests are ahead")]
-    assert hand.deliver(memory) == [Said("waiting: memory is almost full")]
+    assert hand.deliver(memory) == [Said(memory.sentence), Noted(memory.sentence, done=False)]
+    assert hand.deliver(memory) == [Said(memory.sentence), Noted(memory.sentence, done=False)]  # the engine's reminder
     assert hand.deliver(reading) == []
     assert hand.deliver(Signal.SILENCE) == [Said("read 512 of 4096")]
+
+
+def test_the_status_of_a_wait_for_memory_ends_when_the_answer_begins(tokenizer: Tokenizer) -> None:
+    hand = Hand(tokenizer)
+    hand.deliver(Progress("r.0", RequestState.WAITING_MEMORY, 0, 0, "waiting: memory is almost full"))
+    assert hand.deliver(started()) == [Noted("Memory is free again", done=True), Begun(0)]
+    assert hand.call.waited_for_memory
+
+
+def test_who_waits_for_memory_too_long_hears_that(tokenizer: Tokenizer) -> None:
+    hand = Hand(tokenizer)
+    hand.deliver(Progress("r.0", RequestState.WAITING_MEMORY, 0, 0, "waiting: memory is almost full"))
+    failed, _ = hand.deliver(Signal.WAITED_TOO_LONG)
+    assert isinstance(failed, Failed)
+    assert (failed.error.status, failed.error.code, failed.error.retry_after) == (503, "memory_wait_timeout", 15.0)
 
 
 def test_waiting_too_long_only_concerns_who_still_waits(tokenizer: Tokenizer) -> None:

@@ -34,6 +34,11 @@ pytestmark = pytest.mark.anyio
 BODY: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}]}
 
 
+def events_of(body: str) -> list[Any]:
+    lines = (line.removeprefix("data: ") for line in body.splitlines() if line.startswith("data: {"))
+    return [json.loads(line) for line in lines]
+
+
 async def silent(job: Job) -> None:
     """Queued, then nothing until it is cancelled."""
     job.progress(RequestState.QUEUED, "1 request is ahead", done=1)
@@ -126,6 +131,8 @@ async def test_a_wait_for_memory_is_told_at_once_in_stream_and_header(start: Sta
         response = await appliance.chat(stream=True)
         assert response.headers["x-tandem-wait"] == "memory"
         assert response.text.startswith(f": {sentence}\n\ndata: ")
+        events = [chunk for chunk in events_of(response.text) if "event" in chunk]
+        assert [(chunk["choices"], chunk["event"]["data"]["done"]) for chunk in events] == [([], False), ([], True)]
         assert (await appliance.chat()).headers["x-tandem-wait"] == "memory"
 
 
