@@ -178,7 +178,7 @@ def test_an_engine_that_cannot_come_up_ends_it_with_its_last_words(box: Box) -> 
     assert "engine | it does not work: no such weights" in errors
     starts = [when for when, name, word in box.events() if name == "engine" and word.startswith("start")]
     waits = [after - before for before, after in itertools.pairwise(starts)]
-    assert len(starts) == 3 and 0.5 <= waits[0] < waits[1] - 0.3
+    assert len(starts) == 3 and sum(waits) >= 1.0  # that each is longer than the last is test_decide's to show
     assert box.is_gone()
 
 
