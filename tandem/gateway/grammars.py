@@ -7,7 +7,7 @@ refusal that names the place. Here only the fields are told apart.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Final, Literal, Protocol
 
 import msgspec
 from msgspec import Meta, Struct
@@ -19,6 +19,8 @@ SchemaField = Annotated[Any, Meta(description="A JSON schema; an object, or its 
 Text = Annotated[str, Meta(min_length=1)]
 Answers = Annotated[list[Text], Meta(min_length=1)]
 FormatType = Literal["text", "json_object", "json_schema"]
+
+MOST_CHOICES: Final = 1_000  # a longer list grows too complex for its grammar while the answer is written
 
 
 class NamedSchema(Struct, frozen=True):
@@ -135,4 +137,12 @@ def _schema(schema: Any, param: str) -> Grammar:
 
 
 def _choice(answers: list[str], param: str) -> Grammar:
+    if len(answers) > MOST_CHOICES:
+        raise ApiError(
+            400,
+            "invalid_value",
+            f"`{param}` names {len(answers):,} answers; at most {MOST_CHOICES:,} are kept, and `enum` in a JSON schema "
+            "takes more",
+            param=param,
+        )
     return Grammar(GrammarKind.CHOICE, msgspec.json.encode(answers).decode(), param)

@@ -84,6 +84,7 @@ def test_what_asks_for_no_grammar(fields: dict[str, Any]) -> None:
         ({"structured_outputs": {"json": True}}, "structured_outputs.json", "a JSON object"),
         ({"guided_regex": "a", "grammar": "b"}, "guided_regex", "`guided_regex` and `grammar`"),
         ({"structured_outputs": {"regex": "a", "choice": ["a"]}}, "structured_outputs.regex", "one of them"),
+        ({"guided_choice": [f"c{n}" for n in range(1001)]}, "guided_choice", "at most 1,000"),
         ({"response_format": {"type": "json_object"}, "guided_json": {}}, "response_format", "`guided_json`"),
     ],
 )
