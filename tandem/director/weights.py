@@ -7,8 +7,12 @@ another shape, a weight that is none) is found by the engine while it loads.
 
 from __future__ import annotations
 
+from typing import Final
+
 from tandem.config import Documents
 from tandem.errors import DocumentError, Problem
+
+_DRAFT_MODEL: Final = ("draft", "model", "weights")
 
 
 def check_weights(documents: Documents) -> None:
@@ -17,30 +21,29 @@ def check_weights(documents: Documents) -> None:
     Raises `DocumentError` for a profile that does not describe them, `CannotStart` for files that are damaged, not
     known or not of one model.
     """
-    from tandem.model.inspection import inspect
+    from tandem.model.inspection import inspect, window_too_long, wrong_family
     from tandem.text.vocabulary import read_vocabulary
 
+    if (drafting := documents.draft_weights) is not None:
+        if not drafting.exists():
+            help = "put a model of the same tokenizer there (it is not fetched), or write `draft.model: off`"
+            raise _wrong(documents, "not-found", (f"there is no model to draft at {drafting}", help), _DRAFT_MODEL)
+        read_vocabulary(drafting)
     if not documents.weights.present:
         return
     path, profile = documents.weights.path, documents.profile
     seen = inspect(path)
     if seen.family != profile.family:
-        raise _wrong(
-            documents,
-            "wrong-family",
-            f"the profile says `family: {profile.family}`, and {path} holds a model of the family `{seen.family}`",
-            f"write `family: {seen.family}` in the profile, or name the weights of a `{profile.family}` model",
-        )
+        raise _wrong(documents, "wrong-family", wrong_family(path, profile.family, seen.family))
     if profile.window > seen.window:
-        raise _wrong(
-            documents,
-            "window",
-            f"the profile declares a window of {profile.window:,} rows; the model in {path} has {seen.window:,}",
-            f"write `window: {seen.window}` or less in the profile, and `serving.side_window` no larger",
-        )
+        raise _wrong(documents, "window", window_too_long(path, profile.window, seen.window))
     read_vocabulary(path)
 
 
-def _wrong(documents: Documents, code: str, sentence: str, help: str) -> DocumentError:
-    problem = Problem(code, sentence, documents.place("profile"), (), help)
+def _wrong(
+    documents: Documents, code: str, said: tuple[str, str], key: tuple[str, ...] = ("profile",)
+) -> DocumentError:
+    """`said`: what is wrong, and what to do. `key`: where."""
+    sentence, help = said
+    problem = Problem(code, sentence, documents.place(*key), (), help)
     return DocumentError((problem,), tuple(str(file) for file in documents.files))

@@ -27,7 +27,7 @@ from tandem.memory.heap import anonymous_bytes, trim_heap
 from tandem.memory.host_pages import HostPages
 from tandem.memory.pages import PageBackend
 from tandem.memory.reading import read_memory
-from tandem.model.inspection import family_of
+from tandem.model.inspection import family_of, window_too_long, wrong_family
 from tandem.model.interface import Model
 from tandem.model.loading import load
 from tandem.residency.journal import Journal
@@ -80,20 +80,14 @@ def _check_family(plan: EnginePlan) -> None:
     """Raises `CannotStart` for weights of another family than the profile's; weights that are absent are `load`'s."""
     path = Path(plan.weights)
     if path.exists() and (found := family_of(path)) != plan.family:
-        raise CannotStart(
-            f"the profile says `family: {plan.family}`, and {path} holds a model of the family `{found}`",
-            f"write `family: {found}` in the profile, or name the weights of a `{plan.family}` model",
-        )
+        raise CannotStart(*wrong_family(path, plan.family, found))
 
 
 def _check_windows(plan: EnginePlan, trained: int) -> None:
     """Raises `CannotStart` for a profile that declares more rows than the model knows positions."""
     longest = max(slot.window for slot in plan.slots)
     if longest > trained:
-        raise CannotStart(
-            f"the profile declares a window of {longest:,} rows; the model in {plan.weights} has {trained:,}",
-            f"write `window: {trained}` or less in the profile, and `serving.side_window` no larger",
-        )
+        raise CannotStart(*window_too_long(plan.weights, longest, trained))
 
 
 def _world(link: Link, plan: EnginePlan, state: str) -> World:

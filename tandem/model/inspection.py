@@ -86,6 +86,22 @@ def family_of(path: Path) -> str:
         return file.architecture
 
 
+def wrong_family(path: Path, declared: str, found: str) -> tuple[str, str]:
+    """What is wrong with a profile that names another family than its weights have, and what to do."""
+    return (
+        f"the profile says `family: {declared}`, and {path} holds a model of the family `{found}`",
+        f"write `family: {found}` in the profile, or name the weights of a `{declared}` model",
+    )
+
+
+def window_too_long(path: Path | str, declared: int, trained: int) -> tuple[str, str]:
+    """The same of a window of more rows than the model knows positions."""
+    return (
+        f"the profile declares a window of {declared:,} rows; the model in {path} has {trained:,}",
+        f"write `window: {trained}` or less in the profile, and `serving.side_window` no larger",
+    )
+
+
 def _inspect_directory(directory: Path) -> Inspection:
     fields = Fields(directory / CONFIG, read_config(directory))
     architecture = read_architecture(fields)

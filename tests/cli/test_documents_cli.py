@@ -57,6 +57,22 @@ def test_check_says_good(tandem: Run) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "appliance.yaml: good (appliance)\n", "")
 
 
+@pytest.mark.parametrize("command", ["check", "plan"])
+def test_a_model_to_draft_that_is_not_there_is_told_before_anything_starts(
+    tmp_path: Path, tandem: Run, command: str
+) -> None:
+    for folder in ("profiles", "residency"):
+        (tmp_path / folder).symlink_to(ROOT / folder)
+    document = tmp_path / "appliance.yaml"
+    document.write_text("draft:\n  model: {weights: 'path:nope', in_memory: 1 GiB}\n")
+    done = tandem(command, cwd=tmp_path)
+    assert done.returncode == 2
+    assert f"there is no model to draft at {tmp_path / 'nope'}" in done.stderr
+    assert "appliance.yaml:2:" in done.stderr and "draft.model: off" in done.stderr
+    document.write_text("draft:\n  model: {weights: 'path:nope', in_memory: 1 GiB, enabled: off}\n")
+    assert tandem(command, cwd=tmp_path).returncode == 0
+
+
 def test_check_reads_every_document_it_is_given(bad: Path, tandem: Run) -> None:
     done = tandem("check", str(bad / "appliance.yaml"), "profiles/_flashnext.yaml", "residency/dgx-spark.yaml")
     assert done.returncode == 2
