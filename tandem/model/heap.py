@@ -22,8 +22,7 @@ _RUNNING: Final = 32 << 20  # where glibc's own adaptation ends: passes take the
 @contextmanager
 def pages_of_their_own() -> Iterator[None]:
     """For the time of a load. Afterwards, also after one that failed, the heap's free pages are given back."""
-    libc = ctypes.CDLL(None)
-    if not hasattr(libc, "mallopt"):
+    if not hasattr(libc := ctypes.CDLL(None), "mallopt"):
         yield
         return
     libc.mallopt(_MMAP_THRESHOLD, _LOADING)
@@ -32,4 +31,10 @@ def pages_of_their_own() -> Iterator[None]:
     finally:
         libc.mallopt(_MMAP_THRESHOLD, _RUNNING)
         libc.mallopt(_TRIM_THRESHOLD, 2 * _RUNNING)  # setting one ends the adaptation of both
-        libc.malloc_trim(0)
+        give_back()
+
+
+def give_back() -> None:
+    """Hand free pages back to the system: loading leaves tens of MiB of holes, and glibc has to be asked."""
+    if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
+        trim(0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -12,7 +11,7 @@ import torch
 from tandem.errors import CannotStart
 from tandem.model.families import llama
 from tandem.model.families.directory import open_checkpoint
-from tandem.model.heap import pages_of_their_own
+from tandem.model.heap import give_back, pages_of_their_own
 from tandem.model.interface import Model
 from tandem.model.placement import place
 from tandem.model.weights.blockscaled import Format, recognise
@@ -67,7 +66,7 @@ def load(
             )
         model = _GGUF_FAMILIES[file.architecture](file, Compute(compute), progress)
     _ = model.row_bucket  # measured now, not in the first request
-    _trim_heap()
+    give_back()
     progress(1.0)
     return model
 
@@ -87,10 +86,3 @@ def _as_stored(directory: Path, compute: str) -> Compute:
                 f"write `engine.compute: {next((c for c, f in _PACKED.items() if f & formats), 'bfloat16')}`",
             )
     return Compute.BFLOAT16
-
-
-def _trim_heap() -> None:
-    """Loading leaves tens of MiB of holes between the weights; glibc hands them back, but only when asked."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)

@@ -34,8 +34,14 @@ OUTPUT_NORM: Final = "output_norm.weight"
 ROPE_FACTORS: Final = "rope_freqs.weight"
 
 
-def build(source: Source, architecture: Architecture, compute: Compute, rope: Rope) -> Decoder:
-    """From a checkpoint directory."""
+def build(
+    source: Source,
+    architecture: Architecture,
+    compute: Compute,
+    rope: Rope,
+    attention: Callable[[Reading, AttentionConfig, int, int], Attention] = Reading.attention,
+) -> Decoder:
+    """From a checkpoint directory. `attention` reads a layer's: what distinguishes the dense families."""
     model = architecture.model
     root = Reading(source, "", compute, model.norm_epsilon, centred=False)
     body = root.under("model")
@@ -45,7 +51,7 @@ def build(source: Source, architecture: Architecture, compute: Compute, rope: Ro
         layers.append(
             Layer(
                 layer.norm("input_layernorm", model.hidden),
-                layer.under("self_attn").attention(architecture.attention, model.hidden, index),
+                attention(layer.under("self_attn"), architecture.attention, model.hidden, index),
                 layer.norm("post_attention_layernorm", model.hidden),
                 layer.under("mlp").feed_forward(model.hidden, model.feed_forward),
             )

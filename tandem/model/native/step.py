@@ -91,6 +91,7 @@ class NativeStep:
         """`stream` float32 [rows, hidden] is changed in place; `turns` float32 [rows, head_dim] are cosine and sine of
         each pair. Returns float32 logits [wanted rows, vocab]."""
         rows = stream.shape[0]
+        assert rows <= MOST_ROWS, "more rows than a step has room for"
         wanted = torch.arange(rows, dtype=torch.int32) if run.wanted is None else run.wanted.int()
         logits = torch.empty(wanted.shape[0], self._model.head.outputs)
         parents = torch.tensor([parent for span in run.spans for parent in span.tree.parents], dtype=torch.int32)
