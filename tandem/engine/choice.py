@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from tandem.conductor.monitor import LoopWatch
-from tandem.contract.messages import Generate, Loop, TokenScore
+from tandem.contract.messages import Generate, TokenScore
 from tandem.engine.grammar.mask import Compiled
 from tandem.engine.grammar.mask import Mask as GrammarMask
 from tandem.engine.sample import Change, Choose, Row, Written, make_choice, make_comparison
@@ -23,19 +22,6 @@ Forced = Callable[[Written], Sequence[int]]  # the tokens that must come next: g
 Score = Callable[[Row, int], TokenScore]
 
 
-class Watch(Protocol):
-    """Sees every written token, once and in order."""
-
-    @property
-    def seen(self) -> Loop | None:
-        """The last loop."""
-        ...
-
-    def follow(self, tokens: Sequence[int]) -> Loop | None:
-        """The loop that these tokens brought to light."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Choice:
     """Of one request."""
@@ -43,7 +29,7 @@ class Choice:
     choose: Choose
     forced: Forced
     score: Score | None  # of the tokens it writes; None where nobody wants them
-    watch: Watch
+    watch: LoopWatch
     thinking: Thinking | None  # None where the model's thinking is not told from its answer
 
     def num_thinking(self, written: Written) -> int:
