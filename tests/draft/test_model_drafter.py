@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -20,6 +20,8 @@ from tandem.model.interface import Block, Model, SequenceState
 from tandem.model.weights.quant import Compute
 from tandem.text.vocabulary import TokenKind, Vocabulary
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 WINDOW = 128
 
 
@@ -36,14 +38,6 @@ class Watched:
     def forward(self, blocks: Sequence[Block]) -> Tensor:
         self.passes.append([block.rows for block in blocks])
         return self.model.forward(blocks)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +18,8 @@ from tandem.model.decoder import Decoder
 from tandem.model.families.directory import open_checkpoint
 from tandem.model.interface import Block, Wants
 from tandem.model.weights.quant import Compute
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 WINDOW = 128
 
@@ -48,14 +49,6 @@ class Pair:
         """Greedy tokens of the other head and the probabilities of the paths to them."""
         guessed, logits = self.head.guess(tokens, limit)
         return guessed, torch.stack([row.softmax(-1).max() for row in logits]).cumprod(0).tolist()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module", params=HEADED)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -21,20 +20,13 @@ from tandem.memory.kvpool import Geometry, KVPool, SlotRows, memory_behind, rows
 from tandem.memory.pages import CommitRefused, PageBackend
 from tandem.units import KIB
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 WINDOW = 2048
 MARGIN = 64
 SHAPE = (WINDOW, 3, 64)  # bfloat16: 384 bytes a row, 341 rows a page of 128 KiB
 PAGE_384 = 128 * KIB
 PAGES_OF_ROWS = (341, 256, 655, 1310)  # the most rows a page of any tensor here holds
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Thousands of small tensor operations: threads that wait for each other on a busy machine only slow them."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def fill(pool: KVPool, slots: int = 2, layers: int = 2) -> list[list[Tensor]]:

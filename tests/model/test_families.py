@@ -22,6 +22,8 @@ from tandem.model.state import SequenceState
 from tandem.model.tree import Tree
 from tandem.model.weights.quant import Compute
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 WORST = 3e-5
 """Largest difference of a logit to the reference at any position; logits reach 3 to 16."""
 
@@ -54,15 +56,6 @@ class Pair:
 
     def read(self, state: SequenceState, tokens: Tensor, start: int, wants: Wants = Wants.ALL) -> Tensor:
         return self.model.forward([Block(tokens, start, state, wants)])
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Matrices this small are slower on two."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module", params=FAMILIES)

@@ -27,6 +27,8 @@ from tandem.model.tree import Tree
 from tandem.model.weights.quant import Compute
 from tandem.model.weights.safetensors import WrongWeights
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 WORST = 3e-5
 """Largest difference of a logit, at any step."""
 
@@ -68,14 +70,6 @@ class Pair:
         self.worst = max(self.worst, (logits[0] - torch.stack(expected_logits)).abs().max().item())
         assert self.worst <= WORST
         assert tokens[0].tolist() == expected_tokens
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module", params=HEADED)
