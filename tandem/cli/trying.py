@@ -36,7 +36,9 @@ def verify(
     appliance: Appliance = HERE,
     profile: Profile = None,
     overrides: Set = None,
-    prompts: Annotated[int, typer.Option("--prompts", min=1, max=300, help="How many conversations.")] = 30,
+    prompts: Annotated[
+        int, typer.Option("--prompts", min=1, max=300, help="Conversations; every third is drawn too.")
+    ] = 30,
     tokens: Annotated[int, typer.Option("--tokens", min=1, help="Of each answer, at most.")] = 256,
     as_json: Json = False,
 ) -> None:
