@@ -39,9 +39,6 @@ class Thinking:
         is_used_up = self._max_tokens is not None and blocks.num_thinking >= self._max_tokens
         return blocks.closing if is_used_up else ()
 
-    def is_thinking(self, written: Written) -> bool:
-        return self._caught_up(written).is_inside
-
     def answer_start(self, written: Written) -> int | None:
         """Where in `written` the answer begins, which a grammar reads from there; None while the model thinks."""
         return self._caught_up(written).answer_start

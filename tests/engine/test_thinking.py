@@ -103,7 +103,7 @@ def test_thinking_never_passes_its_limit_and_what_is_forced_is_what_is_chosen(
     for end in range(len(written) + 1):
         forced = thinking.forced(written[:end])
         assert forced[: len(written) - end] == tuple(written[end : end + len(forced)])
-        if not forced and thinking.is_thinking(written[:end]):
+        if not forced and thinking.answer_start(written[:end]) is None:
             assert thinking.num_tokens(written[:end]) < limit
-    if not thinking.is_thinking(written):
+    if thinking.answer_start(written) is not None:
         assert thinking.num_tokens(written) <= limit
