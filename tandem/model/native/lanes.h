@@ -1,5 +1,5 @@
 // Vectors and inner products of one processor family. `step.h` is written in these words and compiled once for each:
-// a translation unit defines LANE (the namespace) and one of LANE_AVX512, LANE_AVX2, LANE_NEON, or none for any machine.
+// a translation unit defines LANE (the namespace) and one of LANE_AVX512, LANE_AVX2, or none for any machine.
 //
 // LANES outputs, or positions, are computed side by side. Integer products are exact everywhere. Sums of floats are
 // written out one by one and never reordered by the compiler (-ffp-contract=off), so a row has the same bits in any
@@ -11,8 +11,6 @@
 
 #if defined(LANE_AVX512) || defined(LANE_AVX2)
 #include <immintrin.h>
-#elif defined(LANE_NEON)
-#include <arm_neon.h>
 #endif
 
 namespace LANE {
@@ -53,8 +51,6 @@ static inline Floats mul_add(Floats a, Floats b, Floats c) {
     return (Floats)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
 #elif defined(LANE_AVX2)
     return (Floats)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
-#elif defined(LANE_NEON)
-    return (Floats)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
 #else
     return a * b + c;
 #endif
@@ -108,8 +104,6 @@ static inline Floats load_halves(const uint8_t* from) {  // IEEE
     return (Floats)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)from));
 #elif defined(LANE_AVX2)
     return (Floats)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)from));
-#elif defined(LANE_NEON)
-    return (Floats)vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(from)));
 #else
     Floats v;
     for (int lane = 0; lane < LANES; lane++) {
@@ -190,11 +184,6 @@ static inline Ints dot4(Ints sum, Ints weights, int32_t x) {
                                            _mm256_srai_epi16(_mm256_slli_epi16(in, 8), 8));
     const __m256i odd = _mm256_madd_epi16(_mm256_srli_epi16(w, 8), _mm256_srai_epi16(in, 8));
     return sum + (Ints)_mm256_add_epi32(even, odd);
-#elif defined(LANE_NEON) && defined(__ARM_FEATURE_DOTPROD)  // as signed bytes: 128 times the inputs comes back
-    const int8x16_t in = vreinterpretq_s8_s32(vdupq_n_s32(x));
-    const int8x16_t w = veorq_s8((int8x16_t)weights, vdupq_n_s8((int8_t)0x80));
-    const int32x4_t total = vdotq_s32(vdupq_n_s32(0), vdupq_n_s8(1), in);
-    return (Ints)vdotq_s32(vaddq_s32((int32x4_t)sum, vshlq_n_s32(total, 7)), w, in);
 #else
     for (int input = 0; input < 4; input++)
         sum += ((weights >> 8 * input) & 255) * (int32_t)(int8_t)((uint32_t)x >> 8 * input);
@@ -207,8 +196,6 @@ static inline Ints dot4_nibbles(Ints sum, Ints weights, int32_t x) {
 #if defined(LANE_AVX2)
     const __m256i pairs = _mm256_maddubs_epi16((__m256i)weights, _mm256_set1_epi32(x));
     return sum + (Ints)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
-#elif defined(LANE_NEON) && defined(__ARM_FEATURE_DOTPROD)
-    return (Ints)vdotq_s32((int32x4_t)sum, (int8x16_t)weights, vreinterpretq_s8_s32(vdupq_n_s32(x)));
 #else
     return dot4(sum, weights, x);
 #endif

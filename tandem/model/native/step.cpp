@@ -7,8 +7,6 @@ FAMILY(portable)
 #if defined(__x86_64__)
 FAMILY(avx2)
 FAMILY(avx512)
-#elif defined(__aarch64__)
-FAMILY(neon)
 #endif
 
 namespace {
@@ -28,8 +26,6 @@ const Family* families() {
                             __builtin_cpu_supports("avx512vnni");
     static const Family all[] = {
         {"avx512", avx512::step, has_avx512}, {"avx2", avx2::step, has_avx2}, {"portable", portable::step, true}, {}};
-#elif defined(__aarch64__)
-    static const Family all[] = {{"neon", neon::step, true}, {"portable", portable::step, true}, {}};
 #else
     static const Family all[] = {{"portable", portable::step, true}, {}};
 #endif
