@@ -89,6 +89,8 @@ class Layer:
 class Decoder:
     """Implements `interface.Model`."""
 
+    is_row_invariant = False  # long products sum in another order than short ones
+
     def __init__(
         self,
         config: ModelConfig,

@@ -75,6 +75,12 @@ class Model(Protocol):
         ...
 
     @property
+    def is_row_invariant(self) -> bool:
+        """Whether a row has the same bits whatever pass made it, a chunk of a prompt or a round of an answer. Then a
+        sequence may go on behind any row that is there; otherwise only behind whole chunks of a prompt's grid."""
+        ...
+
+    @property
     def mtp(self) -> GuessingHead | None:
         """When it was loaded."""
         ...

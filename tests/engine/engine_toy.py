@@ -39,8 +39,9 @@ from tandem.contract.plan import (
     SlotPlan,
 )
 from tandem.draft.drafting import Drafting
-from tandem.engine.engine import Engine, World
+from tandem.engine.engine import Engine
 from tandem.engine.letters import Leave, PeerGone, Received, Sent
+from tandem.engine.world import World
 from tandem.memory.pages import PageBackend
 from tandem.model.config import ModelConfig
 from tandem.model.interface import Allocate, Block, SequenceState, Wants, allocate_at_once
@@ -83,6 +84,8 @@ class ToyModel:
     """
 
     config = CONFIG
+    is_row_invariant = False
+    mtp = None
 
     def __init__(self, row_bucket: int = 8) -> None:
         self.row_bucket = row_bucket

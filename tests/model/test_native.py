@@ -3,6 +3,9 @@ processor runs; and its promise that a row's bits are its own."""
 
 from __future__ import annotations
 
+import functools
+import itertools
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +20,11 @@ from tiny_llama import TinyLlama
 from torch import Tensor
 
 from tandem.model.config import ModelConfig
-from tandem.model.interface import Block, Wants
+from tandem.model.interface import Block, Model, Wants
 from tandem.model.loading import load
 from tandem.model.native.blocks import Blocks, pack_eight, pack_four
 from tandem.model.native.library import families
-from tandem.model.native.model import SteppedModel
+from tandem.model.native.model import ROWS_A_PASS, NativeModel
 from tandem.model.native.step import NativeStep, StepLayer
 from tandem.model.passes import passes
 from tandem.model.rope import Rope
@@ -316,12 +319,20 @@ class TestServed:
 
     SHAPE = TinyLlama(hidden=64, heads=4, kv_heads=2, head_dim=32, feed_forward=96, vocab=160)
 
+    @classmethod
+    @functools.cache
+    def served(cls) -> Model:
+        if not NativeStep.pays():
+            pytest.skip("this processor has no family that pays")
+        with tempfile.TemporaryDirectory() as folder:
+            return load(cls.SHAPE.with_kind(Kind.Q4_1).write(Path(folder) / "four.gguf"), "int4", 2)
+
     def test_a_file_of_four_bits_takes_it(self, tmp_path: Path) -> None:
         if not NativeStep.pays():
             pytest.skip("this processor has no family that pays")
         path = self.SHAPE.with_kind(Kind.Q4_1).write(tmp_path / "four.gguf")
         served, exact = load(path, "int4", 2), load(path, "float32", 2)
-        assert isinstance(served, SteppedModel)
+        assert isinstance(served, NativeModel)
         tokens = torch.arange(90) % 160
         blocks = [(0, 48), (48, 5), (53, 1), (54, 32), (86, 4)]  # a chunk, then short ones
         states = served.new_state(128), exact.new_state(128)
@@ -331,10 +342,41 @@ class TestServed:
         ]
         assert (logits[0] - logits[1]).square().mean().sqrt() < 0.1 * logits[1].std()
 
+    @settings(max_examples=20, deadline=None)
+    @given(cuts=st.lists(st.integers(1, 89), max_size=6, unique=True))
+    def test_every_row_is_the_same_whatever_pass_made_it(self, cuts: list[int]) -> None:
+        """A prompt in one chunk, in pieces, or row by row: the same KV rows and the same logits, bit for bit."""
+        served = self.served()
+        assert served.is_row_invariant
+        tokens = torch.arange(90) * 7 % 160
+        whole, state = served.new_state(128), served.new_state(128)
+        expected = served.forward([Block(tokens, 0, whole, Wants.ALL)])
+        edges = [0, *sorted(cuts), 90]
+        pieces = [
+            served.forward([Block(tokens[at:end], at, state, Wants.ALL)]) for at, end in itertools.pairwise(edges)
+        ]
+        assert torch.equal(torch.cat(pieces), expected)
+        for ours, theirs in zip(state.keys + state.values, whole.keys + whole.values, strict=True):
+            assert torch.equal(ours[:90], theirs[:90])
+
+    def test_long_blocks_beside_short_ones(self) -> None:
+        served = self.served()
+        tokens = torch.arange(90) * 11 % 160
+        states = [served.new_state(128) for _ in range(3)]
+        rows, wants = (5, 2 * ROWS_A_PASS + 3, 1), (Wants.ALL, Wants.LAST, Wants.LAST)
+        blocks = [Block(tokens[:n], 0, state, want) for n, state, want in zip(rows, states, wants, strict=True)]
+        together = served.forward(blocks)
+        alone = [
+            served.forward([Block(tokens[:n], 0, served.new_state(128), want)])
+            for n, want in zip(rows, wants, strict=True)
+        ]
+        assert torch.equal(together, torch.cat(alone))
+        assert served.forward([Block(tokens, 0, states[0], Wants.NONE)]).shape == (0, 160)
+
     @pytest.mark.parametrize("kind", [Kind.Q5_0, Kind.Q8_0])
     def test_another_file_does_not(self, tmp_path: Path, kind: Kind) -> None:
         path = self.SHAPE.with_kind(kind).write(tmp_path / "other.gguf")
-        assert not isinstance(load(path, "int4", 2), SteppedModel)
+        assert not isinstance(load(path, "int4", 2), NativeModel)
 
 
 CASES = {halves: make(families()[0], halves=halves) for halves in (False, True)} if families() else {}

@@ -19,12 +19,12 @@ from tandem.model.layers import RmsNorm
 from tandem.model.mixers import Attention
 from tandem.model.moe import FeedForward
 from tandem.model.native.blocks import Blocks, pack_eight, pack_four
-from tandem.model.native.model import SteppedModel
+from tandem.model.native.model import NativeModel
 from tandem.model.native.step import NativeStep, StepLayer
 from tandem.model.rope import Rope
 from tandem.model.weights.checkpoint import Source
 from tandem.model.weights.gguf import GgufFile
-from tandem.model.weights.quant import Compute, Matrix, Projection, projection, table
+from tandem.model.weights.quant import Compute, Projection, projection, table
 
 log = logging.getLogger("tandem.engine")
 
@@ -65,16 +65,13 @@ def read(file: GgufFile, compute: Compute, progress: Callable[[float], None]) ->
     """From a GGUF file. Raises `CannotStart` when it is not what this family needs."""
     config = read_config(file)
     file.require(_shapes(file, config))
-    if compute is Compute.INT4 and (step := _native_step(file, config)):
-        # What reads chunks then holds 8 bits a weight, as `Int4` does for chunks; the step has the file's own four.
-        model, embedding, rope = _read(file, config, Compute.INT8, progress)
-        return SteppedModel(model, step, embedding, rope)
-    return _read(file, config, compute, progress)[0]
+    if compute is Compute.INT4 and (step := _native_step(file, config, progress)):
+        embedding = table([file.tensors[EMBEDDING]], Compute.INT8)
+        return NativeModel(config, step, embedding, _rope(file, config))
+    return _read(file, config, compute, progress)
 
 
-def _read(
-    file: GgufFile, config: ModelConfig, compute: Compute, progress: Callable[[float], None]
-) -> tuple[Decoder, Matrix, Rope]:
+def _read(file: GgufFile, config: ModelConfig, compute: Compute, progress: Callable[[float], None]) -> Decoder:
     tensors = file.tensors
     attention = AttentionConfig(config.heads, config.kv_heads, config.head_dim, config.head_dim, gated=False)
 
@@ -98,21 +95,24 @@ def _read(
                 FeedForward(stacked(index, "ffn_gate", "ffn_up"), stacked(index, "ffn_down")),
             )
         )
-    factors = tensors[ROPE_FACTORS].float32() if ROPE_FACTORS in tensors else None
-    rope = Rope(config.head_dim, config.rope_base, config.window, factors)
-    return Decoder(config, compute.dtype, embedding, layers, norm(OUTPUT_NORM), head, rope), embedding, rope
+    return Decoder(config, compute.dtype, embedding, layers, norm(OUTPUT_NORM), head, _rope(file, config))
 
 
-def _native_step(file: GgufFile, config: ModelConfig) -> NativeStep | None:
-    """Short passes as one native call: where it was compiled, and pays, for matrices of 4 bits throughout."""
+def _rope(file: GgufFile, config: ModelConfig) -> Rope:
+    factors = file.tensors[ROPE_FACTORS].float32() if ROPE_FACTORS in file.tensors else None
+    return Rope(config.head_dim, config.rope_base, config.window, factors)
+
+
+def _native_step(file: GgufFile, config: ModelConfig, progress: Callable[[float], None]) -> NativeStep | None:
+    """All passes as native calls: where it was compiled, and pays, for matrices of 4 bits throughout."""
     tensors, names = file.tensors, ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
     matrices = [tensors[f"blk.{index}.{name}.weight"] for index in range(config.layers) for name in names]
     head = tensors[OUTPUT if OUTPUT in tensors else EMBEDDING]
     if not NativeStep.pays() or not NativeStep.fits(config) or not Blocks.fits((head.shape[0], head.shape[1])):
-        log.info("short passes run in torch")
+        log.info("passes run in torch")
         return None
     if not all(each.is_four_bit and Blocks.fits((each.shape[0], each.shape[1])) for each in matrices):
-        log.info("short passes run in torch: not every matrix of the file has 4 bits")
+        log.info("passes run in torch: not every matrix of the file has 4 bits")
         return None
 
     def norm(name: str) -> Tensor:
@@ -121,8 +121,9 @@ def _native_step(file: GgufFile, config: ModelConfig) -> NativeStep | None:
     def packed(layer: int, *names: str) -> Blocks:
         return pack_four([tensors[f"blk.{layer}.{name}.weight"].four_bit() for name in names])
 
-    layers = [
-        StepLayer(
+    def layer(index: int) -> StepLayer:
+        progress((index + 1) / (config.layers + 2))  # embedding and head weigh about as much as a layer
+        return StepLayer(
             attention_norm=norm(f"blk.{index}.attn_norm.weight"),
             qkv=packed(index, "attn_q", "attn_k", "attn_v"),
             attention_output=packed(index, "attn_output"),
@@ -130,12 +131,12 @@ def _native_step(file: GgufFile, config: ModelConfig) -> NativeStep | None:
             gate_up=packed(index, "ffn_gate", "ffn_up"),
             down=packed(index, "ffn_down"),
         )
-        for index in range(config.layers)
-    ]
+
+    layers = [layer(index) for index in range(config.layers)]
     step = NativeStep(
         config, layers, norm(OUTPUT_NORM), pack_eight(head.float32()), torch.get_num_threads(), turn_halves=False
     )
-    log.info("short passes run in the native step (%s)", step.family)
+    log.info("passes run in the native step (%s)", step.family)
     return step
 
 

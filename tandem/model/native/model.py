@@ -1,62 +1,74 @@
-"""A model whose short passes run natively and whose prompt chunks run as matrix products.
+"""A model all of whose passes run in the native step, prompts and answers alike.
 
-Which of the two makes a row depends on the length of its block alone, never on who else is served: prompts are read
-in chunks on their grid, answers are written in short blocks.
+Whatever pass makes a row, it has the same bits: a row that an answer left is as good as one read from a prompt.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import groupby
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import torch
 from torch import Tensor
 
 from tandem.model.config import ModelConfig
-from tandem.model.interface import Allocate, Block, GuessingHead, Model
-from tandem.model.native.step import NativeStep
+from tandem.model.interface import Allocate, Block, Wants, allocate_at_once
+from tandem.model.native.step import MOST_ROWS, NativeStep
 from tandem.model.passes import Pass, passes
 from tandem.model.rope import Rope
-from tandem.model.state import SequenceState
+from tandem.model.state import KvRows, SequenceState
 from tandem.model.weights.quant import Matrix
 
-ROWS_A_PASS: Final = 32  # above it a chunk's products are faster
+ROWS_A_PASS: Final = 32  # more do not read a prompt faster, and what they work in no longer lies in the nearest cache
 
 
-class SteppedModel:
+class NativeModel:
     """Implements `interface.Model`."""
 
     row_bucket = ROWS_A_PASS  # by construction: the step computes each row by itself
+    is_row_invariant = True
+    mtp = None
 
-    def __init__(self, chunks: Model, step: NativeStep, embedding: Matrix, rope: Rope) -> None:
-        """`chunks` is the same model for longer blocks, and makes the states."""
-        self._chunks = chunks
+    def __init__(self, config: ModelConfig, step: NativeStep, embedding: Matrix, rope: Rope) -> None:
+        self.config = config
         self._step = step
         self._embedding = embedding
         self._rope = rope
 
-    @property
-    def config(self) -> ModelConfig:
-        return self._chunks.config
-
-    @property
-    def mtp(self) -> GuessingHead | None:
-        return self._chunks.mtp
-
     def new_state(self, window: int, allocate: Allocate | None = None) -> SequenceState:
-        return self._chunks.new_state(window) if allocate is None else self._chunks.new_state(window, allocate)
+        config = self.config
+        if not 0 < window <= config.window:
+            raise ValueError(f"a window of {window} rows; the model has 1 to {config.window}")
+
+        def rows() -> KvRows:
+            return KvRows(window, config.kv_heads, config.head_dim, torch.bfloat16, allocate or allocate_at_once)
+
+        return SequenceState(window, torch.bfloat16, [[rows()] for _ in range(config.layers)])
 
     @torch.inference_mode()
     def forward(self, blocks: Sequence[Block]) -> Tensor:
-        logits: list[Tensor] = []
-        for is_chunk, some in groupby(blocks, key=lambda block: block.rows > ROWS_A_PASS):
-            if is_chunk:
-                logits.append(self._chunks.forward(list(some)))
-            else:
-                logits += map(self._run, passes(list(some), ROWS_A_PASS))
+        logits = [self._run(run) for some in _in_turn(blocks) for run in passes(some, ROWS_A_PASS)]
         return logits[0] if len(logits) == 1 else torch.cat(logits)
 
     def _run(self, run: Pass) -> Tensor:
         turns = torch.view_as_real(self._rope.at(run.positions)).flatten(1)
         return self._step(run, self._embedding.lookup(run.tokens), turns)
+
+
+def _in_turn(blocks: Sequence[Block]) -> Iterator[list[Block]]:
+    """Short blocks together; a long one piece after piece, because each reads what the one before it left."""
+    short: list[Block] = []
+    for block in blocks:
+        if block.rows <= (ROWS_A_PASS if block.tree is None else MOST_ROWS):
+            short.append(block)
+            continue
+        if short:
+            yield short
+            short = []
+        for first in range(0, block.rows, ROWS_A_PASS):
+            tokens = block.tokens[first : first + ROWS_A_PASS]
+            is_last = first + ROWS_A_PASS >= block.rows
+            wants = Wants.NONE if block.wants is Wants.LAST and not is_last else block.wants
+            yield [Block(tokens, block.start + first, block.state, wants)]
+    if short:
+        yield short
