@@ -7,6 +7,7 @@ ours (why a request waits), never a user's.
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -285,6 +286,130 @@ class Health(Message, frozen=True):
     facts: dict[str, str] = {}
 
 
+# --- roles ------------------------------------------------------------------------------------------------------
+
+
+class QuestionKind(StrEnum):
+    CHOICE = "choice"  # one of several labels
+    SCORE = "score"  # levels from low to high; the answer is their mean by probability
+    NOUL = "noul"  # whether a statement holds
+
+
+class Question(Struct, frozen=True):
+    """`criteria` are the possible answers with what each means, which may be nothing: labels of a choice, `0`, `1`, ...
+    of a score, `false` and `true` of a noul, in this order."""
+
+    id: str
+    kind: QuestionKind
+    instructions: str
+    criteria: tuple[tuple[str, str], ...]
+    names: tuple[str, ...] = ()  # what the model reads for `false` and `true`; empty: those words
+
+
+State = str | list[Any] | dict[str, Any]
+"""What questions are about. A list is a conversation, of which the end counts: what is too long is cut from its left;
+anything else is cut from its right."""
+
+
+class AskDecider(Message, frozen=True):
+    """To a decider, which reads `state` once for all questions. Answered by `Decided` or `Undecided`."""
+
+    id: str
+    state: State
+    questions: tuple[Question, ...]
+    within: float  # seconds; an answer that cannot come in that time is `Undecided`
+    max_len: int | None = None  # tokens of one question with the state; None: the model's own limit
+    head_max_len: int | None = None  # of them, for the question itself
+
+
+class Answer(Struct, frozen=True):
+    """One question's answer. `act` is how probable it is that acting on it pays, where the model knows."""
+
+    question: str
+    probabilities: tuple[tuple[str, float], ...]  # by label, in the order of the question's criteria
+    act: float | None = None
+
+    @property
+    def label(self) -> str:
+        return max(self.probabilities, key=lambda each: each[1])[0]
+
+    @property
+    def confidence(self) -> float:
+        """Of the label: the figure that thresholds are about."""
+        return max(probability for _, probability in self.probabilities)
+
+
+class Decided(Message, frozen=True):
+    id: str
+    model: str
+    answers: tuple[Answer, ...]  # in the order of the questions
+    input_tokens: int
+    state_tokens: int
+    state_tokens_dropped: int
+    truncated_questions: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+
+class RoleRefusal(StrEnum):
+    """Why a role did not answer."""
+
+    BUSY = "busy"  # with somebody else's question, or the device's turn belongs to the engine
+    LATE = "late"
+    UNLOADED = "unloaded_for_memory"
+    AWAY = "away"  # not declared, not started yet, or dead
+    FAILED = "failed"
+    BAD_QUESTION = "invalid_request"
+
+
+class Undecided(Message, frozen=True):
+    """Answers `AskDecider` and `Narrate`."""
+
+    id: str
+    reason: RoleRefusal
+    sentence: str
+
+
+class Observe(Message, frozen=True):
+    """To the shadow reader, which answers nobody: it writes its own verdicts into the journal."""
+
+    id: str  # the request's
+    state: State
+    questions: tuple[Question, ...]
+
+
+class Narrate(Message, frozen=True):
+    """To the narrator: what may be seen of a request, never its prompt. Answered by `Narrated` or `Undecided`."""
+
+    id: str
+    task: str  # the beginning of what the user asked last
+    doing: str  # our own line about the state: `Reading: 512 of 4,096 prompt tokens`
+    heard: str  # the end of what was written so far
+    within: float  # seconds
+
+
+class Narrated(Message, frozen=True):
+    id: str
+    line: str
+
+
+class AskLease(Message, frozen=True):
+    """To the engine, by a role on its device: may I run one forward? Answered by `Lease`, once."""
+
+    id: str
+    seconds: float  # the turn is void after them, counted from the grant
+    when_idle: bool  # refused at once unless slot 0 is idle
+
+
+class Lease(Message, frozen=True):
+    id: str
+    granted: bool
+    sentence: str = ""
+
+
+class ReturnLease(Message, frozen=True):
+    id: str
+
+
 # --- from the director ------------------------------------------------------------------------------------------
 
 
@@ -360,6 +485,15 @@ AnyMessage = (
     | Subscribe
     | Stop
     | FreeRoles
+    | AskDecider
+    | Decided
+    | Undecided
+    | Observe
+    | Narrate
+    | Narrated
+    | AskLease
+    | Lease
+    | ReturnLease
     | RolesFreed
     | ApplianceState
 )
