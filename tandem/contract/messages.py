@@ -283,6 +283,8 @@ class Health(Message, frozen=True):
     counters: Counters | None = None
     kv: tuple[KvUsage, ...] = ()
     memory: tuple[MemoryPart, ...] = ()  # what this process holds, part by part
+    cache_growth: int = 0  # bytes that caches may still take
+    reserved: int = 0  # bytes that admitted requests may still take
     facts: dict[str, str] = {}
 
 
@@ -446,6 +448,28 @@ class ProgramStatus(Struct, frozen=True):
     exit_status: int | None = None  # of its last crash; None: none yet, or a signal
 
 
+class RoleState(StrEnum):
+    """Where a role stands with its memory. Its program's state says what its process does."""
+
+    WAITING = "waiting"  # has not asked yet: the engine is not ready, or another's turn comes first
+    STARTING = "starting"  # may load; its process is on its way
+    LOADED = "loaded"
+    UNLOADED_FOR_MEMORY = "unloaded_for_memory"  # on hold: callers are told so at once, nothing loads it on demand
+    RELOADING = "reloading"  # back from a hold; its process is on its way
+    REFUSED = "refused"  # residency keeps its memory free for requests
+    FAILED = "failed"  # died by itself; asks again after a wait
+
+
+class RoleStatus(Struct, frozen=True):
+    name: str
+    kind: str  # decider | narrator | shadow-reader
+    state: RoleState
+    sentence: str  # why, with numbers, for people
+    claim: int  # bytes
+    since: float  # unix time of the last change of state
+    wait: float = 0.0  # of one on hold: seconds for which there has to be room before it comes back
+
+
 class ReloadReport(Struct, frozen=True):
     """What became of the last edit of a document."""
 
@@ -467,6 +491,7 @@ class ApplianceState(Message, frozen=True):
     reload: ReloadReport | None = None
     memory: MemoryView | None = None
     placements: bytes = b"[]"  # JSON of tuple[contract.plan.Placement, ...]: why a role is not loaded
+    roles: tuple[RoleStatus, ...] = ()  # in the order in which they load
 
 
 AnyMessage = (

@@ -75,6 +75,8 @@ class KeySource(Struct, frozen=True):
 
     file: str | None = None
     variable: str | None = None
+    admin: tuple[str, ...] = ()  # names of keys that open every route
+    metrics_only: tuple[str, ...] = ()  # names of keys that open the metrics and nothing else
 
 
 class SamplingDefaults(Struct, frozen=True):
@@ -169,10 +171,12 @@ class RolePlan(Struct, frozen=True):
     name: str  # `decider-0`, `narrator`, `shadow-reader`
     kind: str  # decider | narrator | shadow-reader
     backend: str
-    model: str
+    model: str  # as the document names it
     device: str
     claim: int
     basis: Basis
+    weights: str = ""  # absolute path of the model's file or folder
+    threads: int = 1
 
 
 class Placement(Struct, frozen=True):
