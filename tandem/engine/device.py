@@ -19,8 +19,9 @@ import torch
 from tandem.contract.messages import Health
 from tandem.contract.plan import EnginePlan, Plan
 from tandem.engine.drafters import drafting_of
-from tandem.engine.engine import Engine, World
+from tandem.engine.engine import Engine
 from tandem.engine.letters import Link, Received, Sent
+from tandem.engine.world import World
 from tandem.errors import CannotStart
 from tandem.memory.cuda_pages import CudaPages
 from tandem.memory.heap import anonymous_bytes, trim_heap

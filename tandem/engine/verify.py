@@ -22,11 +22,12 @@ from tandem.contract.plan import Plan, SlotPlan
 from tandem.draft.drafting import Drafting
 from tandem.engine.choice import comparison_for
 from tandem.engine.drafters import no_drafting
-from tandem.engine.engine import Engine, World
+from tandem.engine.engine import Engine
 from tandem.engine.grammar.mask import Compiled
 from tandem.engine.invented import Inventing, Texts, half_right, wrong
 from tandem.engine.letters import Prepared, Received, Sent
 from tandem.engine.sample import Row
+from tandem.engine.world import World
 from tandem.model.interface import Block, Model
 
 SLOTS: Final = (1, 2, 4)

@@ -15,7 +15,8 @@ from tandem.contract.messages import Finished, Sampling
 from tandem.contract.plan import DraftModelPlan, DraftPlan, EnginePlan
 from tandem.draft.price import Price, write_prices
 from tandem.engine.drafters import drafting_of, facts_of
-from tandem.engine.engine import Engine, World
+from tandem.engine.engine import Engine
+from tandem.engine.world import World
 from tandem.errors import CannotStart
 from tandem.model.interface import Model
 from tandem.model.loading import load

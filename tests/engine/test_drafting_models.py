@@ -25,7 +25,8 @@ from tandem.draft.interface import Drafter
 from tandem.draft.model import ModelDrafter
 from tandem.draft.mtp import MtpDrafter
 from tandem.draft.price import Staircase
-from tandem.engine.engine import Engine, World
+from tandem.engine.engine import Engine
+from tandem.engine.world import World
 from tandem.memory.host_pages import HostPages
 from tandem.model.interface import Model
 from tandem.model.loading import load

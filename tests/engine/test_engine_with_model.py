@@ -17,8 +17,9 @@ from gguf import GGMLQuantizationType as Kind
 from tiny_llama import TinyLlama
 
 from tandem.contract.messages import Generate, Sampling
-from tandem.engine.engine import Engine, World
+from tandem.engine.engine import Engine
 from tandem.engine.letters import Sent
+from tandem.engine.world import World
 from tandem.model.interface import Model
 from tandem.model.loading import load
 from tandem.text.tokenizer import Tokenizer

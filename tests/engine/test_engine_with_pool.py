@@ -16,9 +16,10 @@ from engine_toy import GIB, Hand, ask, engine_plan, live
 
 from tandem.contract.messages import Generate, Sampling
 from tandem.draft.drafting import Drafting
-from tandem.engine.engine import Engine, World
+from tandem.engine.engine import Engine
 from tandem.engine.invented import Inventing, half_right
 from tandem.engine.letters import Sent
+from tandem.engine.world import World
 from tandem.memory.host_pages import HostPages
 from tandem.memory.kvpool import SlotRows
 from tandem.memory.pages import PageBackend

@@ -19,13 +19,14 @@ from schemas_kept import KEPT
 from tandem.contract.messages import FinishReason, Grammar, GrammarKind, Sampling
 from tandem.draft.drafting import Drafting
 from tandem.draft.price import Staircase
-from tandem.engine.engine import Engine, World
+from tandem.engine.engine import Engine
 from tandem.engine.grammar.compiling import build, read_words
 from tandem.engine.grammar.library import Words
 from tandem.engine.grammar.mask import Compiled
 from tandem.engine.grammar.trial import judge
 from tandem.engine.invented import Inventing, half_right
 from tandem.engine.letters import Prepared, Sent
+from tandem.engine.world import World
 from tandem.model.interface import Model
 from tandem.model.loading import load
 from tandem.text.detokenize import decode

@@ -1,0 +1,139 @@
+"""When an engine looks at memory, for whom it gives back, and who ends when that is not enough."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from engine_toy import Hand, alone, ask, hand
+from full_box import HARD_FLOOR, Box, boxed, keep_three, leave_room
+from test_row_memory import KIB4, committed, pool_plan, prompt
+
+from tandem.contract.messages import RefusalCode, RequestState
+from tandem.memory.host_pages import HostPages
+
+
+def test_kept_conversations_make_way_for_a_client_that_waits_for_memory() -> None:
+    box = Box()
+    driver = boxed(box, slots=3, floor=HARD_FLOOR)
+    keep_three(driver)
+    leave_room(box, driver, 0)
+    driver.turn(ask("new", prompt(1300, 40), 4))
+    assert driver.progress("new")[0].state is RequestState.WAITING_MEMORY
+    assert "roles" not in box.acts
+    driver.until_idle()
+    assert driver.tokens("new") == alone(ask("new", prompt(1300, 40), 4), pool_plan())
+    assert driver.health.counters.memory_waits == 1
+
+
+def test_under_the_hard_floor_all_is_given_back_though_nobody_asks() -> None:
+    box = Box()
+    driver = boxed(box)
+    keep_three(driver)
+    leave_room(box, driver, -2 * KIB4)
+    driver.turn()
+    assert 0 < committed(driver) < 6 * KIB4
+    assert driver.engine.memory.available() >= HARD_FLOOR
+
+
+def test_the_guard_ends_the_youngest_and_journals_why() -> None:
+    box = Box()
+    driver = boxed(box, slots=2)
+    driver.turn(ask("old", prompt(20), 300))
+    driver.turn()
+    driver.turn(ask("young", prompt(20, 2), 300))
+    driver.turn()
+    leave_room(box, driver, -(HARD_FLOOR * 9 // 10))
+    driver.turn()
+    refusal = driver.refused("young")
+    assert refusal.code is RefusalCode.NO_MEMORY
+    assert "the youngest request ends" in refusal.sentence
+    (event,) = [event for event in box.events if event.act == "ended"]
+    assert (event.subject, event.figures["hard_floor"]) == ("young", HARD_FLOOR)
+    box.others = 0
+    driver.until_idle()
+    assert driver.tokens("old") == alone(ask("old", prompt(20), 300), pool_plan())
+    assert driver.health.counters.ended_for_memory == 1
+
+
+def test_an_idle_engine_trims_once_after_work() -> None:
+    box = Box()
+    driver = boxed(box)
+    driver.turn()
+    assert box.acts == []
+    driver.turn(ask("a", prompt(20), 4))
+    driver.until_idle()
+    driver.turn()
+    driver.turn()
+    assert box.acts == ["allocator"]
+
+
+def test_the_budgets_peak_is_the_declared_one() -> None:
+    driver = hand(pool_plan(3), pages=HostPages())
+    assert driver.engine.memory.budget.peak == pool_plan(3).declared_peak
+
+
+# --- how often it looks ---
+
+
+def looks_of(driver: Hand) -> list[float]:
+    """When memory was read, from now on."""
+    looks: list[float] = []
+    memory = driver.engine.memory
+    read = memory._world.available
+
+    def available() -> int:
+        looks.append(driver.now)
+        return read()
+
+    memory._world = replace(memory._world, available=available)
+    return looks
+
+
+def test_rounds_in_between_do_not_look() -> None:
+    box = Box()
+    driver = boxed(box, slots=1)
+    driver.turn(ask("a", prompt(20), 100))
+    driver.turn()
+    looks = looks_of(driver)
+    for _ in range(80):
+        driver.turn(seconds=0.01)
+    assert 7 <= len(looks) <= 9
+    assert len(driver.tokens("a")) > 80
+
+
+def test_every_turn_looks_under_the_floor() -> None:
+    box = Box()
+    driver = boxed(box, slots=1, floor=3 * HARD_FLOOR // 2)
+    driver.turn(ask("a", prompt(20), 100))
+    driver.turn()
+    leave_room(box, driver, HARD_FLOOR // 4)
+    driver.turn()
+    looks = looks_of(driver)
+    for _ in range(20):
+        driver.turn(seconds=0.01)
+    assert len(looks) == 20
+
+
+def test_a_commit_goes_by_a_fresh_reading() -> None:
+    """Memory went since the last look; the next page is not taken by what was read then."""
+    box = Box()
+    driver = boxed(box, slots=1)
+    driver.turn(ask("a", prompt(480), 100))
+    while len(driver.tokens("a")) < 5:
+        driver.turn(seconds=0.001)
+    leave_room(box, driver, 0)
+    for _ in range(60):
+        driver.turn(seconds=0.001)
+    assert driver.refused("a").sentence.startswith("memory is full")
+
+
+def test_what_is_held_is_counted_ten_times_a_second() -> None:
+    box = Box()
+    driver = boxed(box, slots=1)
+    memory, counted = driver.engine.memory, []
+    memory._world = replace(memory._world, held=lambda: counted.append(driver.now) or HARD_FLOOR)
+    driver.turn(ask("a", prompt(20), 100))
+    for _ in range(50):
+        driver.turn(seconds=0.01)
+    assert 5 <= len(counted) <= 7
+    assert sum(part.bytes for part in driver.health.memory) == HARD_FLOOR
