@@ -187,6 +187,12 @@ class Keys(Section):
     variable: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=100)] | None = Field(
         default=None, description="The name of an environment variable that holds such lines."
     )
+    admin: tuple[Word, ...] = Field(
+        default=(), description="Names of keys that also open what shows every client's requests (`/slots`)."
+    )
+    metrics_only: tuple[Word, ...] = Field(
+        default=(), description="Names of keys that open `/metrics` and nothing else, for a program that collects them."
+    )
 
 
 class Ledger(Section):

@@ -123,6 +123,19 @@ def _keys(appliance: Appliance, layers: Layers, base: Path, environment: Mapping
                 "keep one of them",
             )
         ]
+    listed = "admin" if keys.admin else "metrics_only"
+    if (keys.admin or keys.metrics_only) and keys.file is None and keys.variable is None:
+        return [_no_keys(f"`{listed}` names keys, but nothing says where keys are read", ("keys", listed), layers)]
+    if set(keys.admin) & set(keys.metrics_only):
+        return [
+            Problem(
+                "not-allowed",
+                "a key that opens everything cannot be for the metrics alone",
+                layers.nearest(("keys", "metrics_only")),
+                (),
+                "keep its name on one of the lists",
+            )
+        ]
     # Neither value is said: people paste the key itself where its name belongs.
     if keys.variable is not None and not environment.get(keys.variable):
         return [

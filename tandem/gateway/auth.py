@@ -21,27 +21,52 @@ _log = logging.getLogger("tandem.gateway.auth")
 
 
 class Access(Enum):
-    OPEN = auto()  # no key: says whether the process lives, and nothing else
-    SUMMARY = auto()  # no key for one word; the whole with a key
-    KEY = auto()
+    """What opens a route."""
 
+    OPEN = auto()  # no key: says whether the process lives, and nothing else
+    SUMMARY = auto()  # no key for one word; the whole with a user's key
+    USER = auto()
+    METRICS = auto()  # any key: counts of all clients together
+    ADMIN = auto()  # shows what every client's requests do; never a text
+
+
+class Role(Enum):
+    """What a key is for. One that is named nowhere is a user's."""
+
+    USER = auto()
+    METRICS = auto()
+    ADMIN = auto()
+
+
+_OPENS: Final[dict[Role, frozenset[Access]]] = {
+    Role.USER: frozenset({Access.SUMMARY, Access.USER, Access.METRICS}),
+    Role.METRICS: frozenset({Access.METRICS}),
+    Role.ADMIN: frozenset({Access.SUMMARY, Access.USER, Access.METRICS, Access.ADMIN}),
+}
+
+
+# What a key that does not open a route hears; `METRICS` is opened by every key.
+NEEDED: Final = {
+    Access.USER: "this key opens `/metrics` only (`keys.metrics_only`); requests need a user's key",
+    Access.ADMIN: "this route shows every client's requests; name the key in `keys.admin` to open it",
+}
 
 ROUTES: Final[dict[str, Access]] = {
     "/livez": Access.OPEN,
     "/readyz": Access.OPEN,
     "/health": Access.SUMMARY,
     "/v1/health": Access.SUMMARY,
-    "/v1/models": Access.KEY,
-    "/v1/models/{id:path}": Access.KEY,
-    "/v1/chat/completions": Access.KEY,
-    "/v1/completions": Access.KEY,
-    "/metrics": Access.KEY,
-    "/openapi.json": Access.KEY,
+    "/metrics": Access.METRICS,
+    "/openapi.json": Access.USER,
+    "/v1/models": Access.USER,
+    "/v1/models/{id:path}": Access.USER,
+    "/v1/chat/completions": Access.USER,
+    "/v1/completions": Access.USER,
 }
 
 
 def access_of(path: str) -> Access:
-    return ROUTES.get(path.rstrip("/") or "/", Access.KEY)
+    return ROUTES.get(path.rstrip("/") or "/", Access.USER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,26 +75,32 @@ class Caller:
 
     name: str = ""
     scope: str = ""
+    role: Role = Role.USER
+
+    def may_use(self, access: Access) -> bool:
+        return access is Access.OPEN or access in _OPENS[self.role]
 
 
 ANYONE: Final = Caller()
+UNLOCKED: Final = Caller(role=Role.ADMIN)  # without declared keys, whoever reaches the appliance may do everything
 
 
 class Keys:
     """The keys a source holds now: a file is read again when it changes, a variable once."""
 
     def __init__(self, source: KeySource, environment: Mapping[str, str] = os.environ) -> None:
+        self._source = source
         self._file = Path(source.file) if source.file is not None else None
         self._stamp: tuple[int, ...] | None = None
         self._callers: dict[bytes, Caller] = {}  # by the key's digest
         self.is_open = source.file is None and source.variable is None
-        self._fixed = _read(environment.get(source.variable, "")) if source.variable is not None else {}
+        self._fixed = _read(environment.get(source.variable, ""), source) if source.variable is not None else {}
         self._reload()
 
     def caller(self, key: bytes | None) -> Caller | None:
         """Whose key this is, or None. Takes as long for a wrong key as for a right one."""
         if self.is_open:
-            return ANYONE
+            return UNLOCKED
         self._reload()
         shown = hashlib.sha256(key or b"").digest()
         found = None
@@ -88,7 +119,7 @@ class Keys:
             stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
             if stamp == self._stamp:
                 return
-            self._callers, self._stamp = self._fixed | _read(self._file.read_text()), stamp
+            self._callers, self._stamp = self._fixed | _read(self._file.read_text(), self._source), stamp
             _log.info("read %d keys", len(self._callers))
         except (OSError, UnicodeDecodeError) as error:
             if self._stamp != ():
@@ -96,7 +127,7 @@ class Keys:
             self._callers, self._stamp = self._fixed, ()
 
 
-def _read(text: str) -> dict[bytes, Caller]:
+def _read(text: str, source: KeySource) -> dict[bytes, Caller]:
     """`name:key` a line; empty lines and lines that begin with `#` are skipped. A key may hold colons."""
     callers: dict[bytes, Caller] = {}
     for number, line in enumerate(text.splitlines(), 1):
@@ -107,8 +138,14 @@ def _read(text: str) -> dict[bytes, Caller]:
             _log.error("line %d of the keys is not `name:key`; it is skipped", number)
             continue
         scope = hashlib.sha256(b"scope:" + key.encode()).hexdigest()[:16]
-        callers[hashlib.sha256(key.encode()).digest()] = Caller(name, scope)
+        callers[hashlib.sha256(key.encode()).digest()] = Caller(name, scope, _role(name, source))
     return callers
+
+
+def _role(name: str, source: KeySource) -> Role:
+    if name in source.metrics_only:
+        return Role.METRICS
+    return Role.ADMIN if name in source.admin else Role.USER
 
 
 def key_of(headers: Mapping[bytes, bytes]) -> bytes | None:

@@ -53,7 +53,7 @@ def describe(handlers: Sequence[HTTPRouteHandler]) -> bytes:
 
 
 def _complete(path: str, operation: dict[str, Any]) -> None:
-    if ROUTES.get(path.replace("{id}", "{id:path}"), Access.KEY) is not Access.OPEN:
+    if ROUTES.get(path.replace("{id}", "{id:path}"), Access.USER) is not Access.OPEN:
         operation["security"] = [{name: []} for name in _KEYS]
     if path not in _BODIES:
         operation["responses"].pop("400", None)  # the framework expects one wherever a path has a parameter

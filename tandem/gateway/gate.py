@@ -13,6 +13,7 @@ from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
 from tandem.gateway.asgi import respond
 from tandem.gateway.auth import (
     ANYONE,
+    NEEDED,
     Access,
     Caller,
     access_of,
@@ -99,12 +100,17 @@ class Gate:
         return []
 
     def _authenticate(self, access: Access, headers: Headers) -> Caller | None:
-        """Who calls; None without a key where a summary is given to anyone. Raises `ApiError` 401."""
+        """Who calls; None where a summary is given to anyone. Raises `ApiError` 401 without a key, 403 for one that
+        does not open this route."""
         if access is Access.OPEN:
             return ANYONE
         caller = self._service.keys.caller(key_of(headers))
-        if caller is None and access is Access.KEY:
+        if access is Access.SUMMARY:
+            return caller if caller is not None and caller.may_use(access) else None
+        if caller is None:
             raise ApiError(401, "invalid_api_key", "show a valid key: `Authorization: Bearer KEY` or `x-api-key: KEY`")
+        if not caller.may_use(access):
+            raise ApiError(403, "key_not_allowed", NEEDED[access])
         return caller
 
 

@@ -101,7 +101,7 @@ def plan_live(documents: Documents) -> Live:
             max_hold=residency.reload.max_hold,
             unload_deciders=deciders is not None and deciders.may_unload,
         ),
-        keys=KeySource(file=file, variable=keys.variable),
+        keys=KeySource(file, keys.variable, keys.admin, keys.metrics_only),
         sampling=sampling(appliance.sampling, documents.profile.sampling),
         conductor=appliance.conductor.enabled,
         ledger_days=max(1, round(appliance.ledger.retention / 86400)),

@@ -6,11 +6,20 @@ from pathlib import Path
 import pytest
 
 from tandem.contract.plan import KeySource
-from tandem.gateway.auth import ANYONE, Keys, host_name, is_host_allowed, is_same_site, key_of
+from tandem.gateway.auth import Access, Keys, Role, host_name, is_host_allowed, is_same_site, key_of
 
 
 def test_without_a_source_the_api_is_open() -> None:
-    assert Keys(KeySource()).caller(None) is ANYONE
+    caller = Keys(KeySource()).caller(None)
+    assert caller is not None
+    assert all(caller.may_use(access) for access in Access)
+
+
+def test_what_a_key_is_for_is_said_by_its_name() -> None:
+    source = KeySource(variable="API_KEYS", admin=("host", "nobody"), metrics_only=("prometheus",))
+    keys = Keys(source, {"API_KEYS": "anna:one\nhost:two\nprometheus:three"})
+    roles = [caller.role for key in (b"one", b"two", b"three") if (caller := keys.caller(key))]
+    assert roles == [Role.USER, Role.ADMIN, Role.METRICS]
 
 
 def test_a_key_names_its_caller_and_separates_their_caches(tmp_path: Path) -> None:

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gateway_appliance import Start, make_live
+from gateway_appliance import MODEL, Start, make_live
 
 from tandem.contract.plan import KeySource
 from tandem.gateway.auth import ROUTES, Access
 
 pytestmark = pytest.mark.anyio
 BODY = {"messages": [{"role": "user", "content": "hi"}]}
+ANY_REQUEST = BODY | {"model": MODEL, "prompt": "hi", "input": "hi", "content": "hi", "tokens": [5], "max_tokens": 9}
 
 
 @pytest.fixture
@@ -22,27 +23,38 @@ def keys(tmp_path: Path) -> KeySource:
     return KeySource(file=str(tmp_path / "keys"))
 
 
-async def test_every_route_is_closed_unless_the_table_opens_it(start: Start, keys: KeySource) -> None:
-    async with start(make_live(keys)) as appliance:
+SHOWN = {"nothing": {}, "a wrong one": {"x-api-key": "right-keys"}} | {
+    name: {"authorization": f"Bearer {name}-key"} for name in ("user", "metrics", "admin")
+}
+OPENS: dict[Access, dict[str, int | None]] = {  # the status without a right to it; None: it is opened
+    Access.OPEN: dict.fromkeys(SHOWN),
+    Access.SUMMARY: dict.fromkeys(SHOWN),
+    Access.USER: {"nothing": 401, "a wrong one": 401, "user": None, "metrics": 403, "admin": None},
+    Access.METRICS: {"nothing": 401, "a wrong one": 401, "user": None, "metrics": None, "admin": None},
+    Access.ADMIN: {"nothing": 401, "a wrong one": 401, "user": 403, "metrics": 403, "admin": None},
+}
+
+
+async def test_every_route_is_closed_unless_the_table_opens_it(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("anna:user-key\nprometheus:metrics-key\nhost:admin-key\n")
+    source = KeySource(file=str(tmp_path / "keys"), admin=("host",), metrics_only=("prometheus",))
+    async with start(make_live(source)) as appliance:
         await appliance.until(lambda: appliance.service.engine.status.state == "ready")
         from tandem.gateway.routes import make_app
 
-        served = {route.path for route in make_app(appliance.service).routes}
-        assert served == set(ROUTES)
-        both = BODY | {"prompt": "hi"}
-        for path in [*served, "/nothing", "/v1", "/", "/v1/models/", "//metrics", "/health/x"]:
-            method = "POST" if path.endswith("completions") else "GET"
-            url = path.replace("{id:path}", "smollm2-135m")
-            for headers in ({}, {"authorization": "Bearer wrong"}, {"x-api-key": "right-keys"}):
-                response = await appliance.http.request(method, appliance.url + url, headers=headers, json=both)
-                is_open = ROUTES.get(path, Access.KEY) is not Access.KEY
-                assert (response.status_code == 401) != is_open, (path, headers, response.status_code)
-                if not is_open:
-                    assert response.json()["error"]["code"] == "invalid_api_key"
-                    assert response.headers["www-authenticate"] == "Bearer"
-            for headers in ({"authorization": "Bearer right-key"}, {"x-api-key": "right-key"}):
-                response = await appliance.http.request(method, appliance.url + url, headers=headers, json=both)
-                assert response.status_code in ((200,) if path in served else (200, 404)), path
+        served = {route.path: route for route in make_app(appliance.service).routes}
+        assert set(served) == set(ROUTES)
+        for path in [*served, "/nothing", "/v1", "/", "/v1/models/", "//metrics", "/health/x", "/slots/0", "/api/x"]:
+            method = "POST" if path in served and "POST" in served[path].methods else "GET"  # type: ignore[union-attr]
+            url = appliance.url + path.replace("{id:path}", MODEL)
+            for shown, refused in OPENS[ROUTES.get(path, Access.USER)].items():
+                response = await appliance.http.request(method, url, headers=SHOWN[shown], json=ANY_REQUEST)
+                if refused is None:
+                    assert response.status_code in (200, 400 if path in served else 404), (path, shown, response.text)
+                else:
+                    code = {401: "invalid_api_key", 403: "key_not_allowed"}[refused]
+                    assert (response.status_code, code in response.text) == (refused, True), (path, shown)
+                    assert ("www-authenticate" in response.headers) == (refused == 401)
 
 
 async def test_health_tells_a_stranger_one_word(start: Start, keys: KeySource) -> None:
@@ -198,7 +210,7 @@ async def test_head_is_get_without_its_body(start: Start, keys: KeySource) -> No
         await appliance.until(lambda: appliance.service.engine.status.state == "ready")
         for path in ("/health", "/v1/health", "/livez", "/readyz", "/v1/models", "/metrics"):
             stranger = await appliance.http.head(path)
-            assert stranger.status_code == (401 if ROUTES[path] is Access.KEY else 200), path
+            assert stranger.status_code == (401 if ROUTES[path] in (Access.USER, Access.METRICS) else 200), path
             known = await appliance.http.head(path, headers=shown)
             got = await appliance.http.get(path, headers=shown)
             assert (known.status_code, known.content) == (200, b""), path
