@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 from tandem.contract.messages import FinishReason
+from tandem.gateway.answers import LoopRemark, Remarks, Timings, Usage
 from tandem.gateway.auth import ANYONE, Caller
 from tandem.gateway.call import Call, Choice
 from tandem.gateway.dialect import make_usage
 from tandem.gateway.errors import ApiError
 from tandem.gateway.job import Job
-from tandem.gateway.openai import LoopRemark, Remarks, Timings, Usage
 from tandem.ledger.schema import Row
 
 LEFT: Final = 499  # the client closed the connection first; no status was received by anybody

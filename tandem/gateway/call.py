@@ -30,6 +30,7 @@ from tandem.gateway.errors import REFUSALS, ApiError, engine_restarted, from_ref
 from tandem.gateway.inbox import Happening, Signal
 from tandem.gateway.logprobs import Shown
 from tandem.text.answer import AnswerText
+from tandem.text.pieces import AnswerPart, CallBegun, Text
 
 
 class Begun(Struct, frozen=True):
@@ -39,9 +40,12 @@ class Begun(Struct, frozen=True):
 
 
 class Piece(Struct, frozen=True):
+    """More of a choice. `shown` are, where log-probabilities are wanted, the tokens whose text is whole with it; some
+    have no text, and may come without a part."""
+
     index: int
-    text: str
-    shown: tuple[Shown, ...] = ()  # where log-probabilities are wanted: the tokens whose text is whole with this piece
+    part: AnswerPart | None
+    shown: tuple[Shown, ...] = ()
 
 
 class Ended(Struct, frozen=True):
@@ -97,6 +101,7 @@ class Choice:
         self._blocks = Blocks(reasoning) if reasoning is not None else None
         self._scored: list[tuple[int, TokenScore]] = []
         self._num_shown = 0
+        self.has_calls = False
 
     @property
     def num_thinking(self) -> int:
@@ -108,18 +113,24 @@ class Choice:
         if self._blocks is not None:
             self._blocks.follow(tokens.tokens[: self.text.num_tokens - before])
         self._scored += zip(tokens.tokens, tokens.scores, strict=False)  # no scores where none are wanted
-        return self._pieces(text)
+        return self._pieces([Text(text)] if text else [])
 
-    def finish(self) -> list[Output]:
-        """What was held back."""
-        return self._pieces(self.text.finish())
+    def finish(self, reason: FinishReason) -> list[Output]:
+        """What was held back, and the end."""
+        self.reason = reason
+        text = self.text.finish()
+        return [*self._pieces([Text(text)] if text else []), Ended(self.index, reason)]
 
-    def _pieces(self, text: str) -> list[Output]:
+    def _pieces(self, parts: Sequence[AnswerPart]) -> list[Output]:
+        """Log-probabilities go with the first of the parts that came together."""
         before, self._num_shown = self._num_shown, len(self.text.starts)
         scored = self._scored[before : self._num_shown]
         starts = self.text.starts[before : before + len(scored)]
         shown = tuple(Shown(*each, start) for each, start in zip(scored, starts, strict=True))
-        return [Piece(self.index, text, shown)] if text or shown else []
+        self.has_calls |= any(isinstance(part, CallBegun) for part in parts)
+        if not parts:
+            return [Piece(self.index, None, shown)] if shown else []
+        return [Piece(self.index, part, shown if n == 0 else ()) for n, part in enumerate(parts)]
 
 
 class Call:
@@ -212,8 +223,7 @@ class Call:
             return []
         if finished.reason is FinishReason.CANCELLED:
             return self._fail(ApiError(500, "engine_error", "the engine gave this request up", source="engine"))
-        choice.reason = finished.reason
-        return [*choice.finish(), Ended(choice.index, finished.reason)]
+        return choice.finish(finished.reason)
 
     def _refused(self, choice: Choice, refused: Refused) -> list[Output]:
         stage, choice.stage = choice.stage, Stage.SETTLED
@@ -252,8 +262,8 @@ class Call:
         return [output for choice in open_choices for output in self._cut(choice, FinishReason.LENGTH)]
 
     def _cut(self, choice: Choice, reason: FinishReason) -> list[Output]:
-        choice.stage, choice.reason = Stage.CUT, reason
-        return [*choice.finish(), Ended(choice.index, reason), Cancel(choice.id)]
+        choice.stage = Stage.CUT
+        return [*choice.finish(reason), Cancel(choice.id)]
 
     def _fail(self, error: ApiError) -> list[Output]:
         self.error = error

@@ -7,12 +7,14 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import UNSET
 
-from tandem.contract.messages import FinishReason
-from tandem.gateway.dialect import Identity, Written, finish_word, status_tail
+from tandem.gateway import sse
+from tandem.gateway.answers import Completion, TextChoice, Usage
+from tandem.gateway.dialect import Ending, Identity, Written, finish_word, status_tail
 from tandem.gateway.errors import ApiError
 from tandem.gateway.logprobs import Shown, text_logprobs
-from tandem.gateway.openai import Completion, CompletionRequest, Remarks, TextChoice, Timings, Usage
+from tandem.gateway.openai import CompletionRequest
 from tandem.gateway.prompts import Prompts
+from tandem.text.pieces import AnswerPart, CallArguments, CallBegun
 from tandem.text.template import Prompt
 from tandem.text.tokenizer import Tokenizer
 
@@ -21,8 +23,12 @@ _encode = msgspec.json.encode
 
 class Completions:
     route = "/v1/completions"
-    prefix = "cmpl"
+    prefix = "cmpl-"
     request = CompletionRequest
+    stream_type = sse.STREAM_TYPE
+
+    def generation(self, wanted: CompletionRequest) -> CompletionRequest:
+        return wanted
 
     async def prompts(self, wanted: CompletionRequest, prompts: Prompts) -> list[Prompt]:
         if isinstance(wanted.prompt, str):
@@ -35,24 +41,32 @@ class Completions:
         texts_or_lists = [item for item in wanted.prompt if not isinstance(item, int)]
         return [await _prompt(item, f"prompt[{n}]", prompts) for n, item in enumerate(texts_or_lists)]
 
-    def max_tokens(self, wanted: CompletionRequest) -> int | None:
-        return wanted.max_tokens
+    def chunks(self, wanted: CompletionRequest, identity: Identity, names: Tokenizer | None) -> CompletionChunks:
+        return CompletionChunks(identity, names, wanted.wants_usage)
 
-    def chunks(self, identity: Identity, names: Tokenizer | None) -> CompletionChunks:
-        return CompletionChunks(identity, names)
-
-    def whole(self, identity: Identity, written: list[Written], usage: Usage, names: Tokenizer | None) -> bytes:
+    def whole(
+        self,
+        wanted: CompletionRequest,
+        identity: Identity,
+        written: Sequence[Written],
+        usage: Usage,
+        names: Tokenizer | None,
+    ) -> bytes:
         choices = [
             TextChoice(
                 w.index,
                 w.text,
-                finish_word(w.reason),
+                finish_word(w.ending),
                 text_logprobs(w.shown, names) if names is not None else None,
-                w.remarks or UNSET,
+                w.ending.remarks or UNSET,
             )
             for w in written
         ]
-        return _encode(Completion(identity.id, identity.created, identity.model, choices, usage, written[0].timings))
+        timings = written[0].ending.timings
+        return _encode(Completion(identity.id, identity.created, identity.model, choices, usage, timings))
+
+    def error(self, error: ApiError) -> bytes:
+        return error.body
 
 
 async def _prompt(item: str | list[int], param: str, prompts: Prompts) -> Prompt:
@@ -62,30 +76,44 @@ async def _prompt(item: str | list[int], param: str, prompts: Prompts) -> Prompt
 class CompletionChunks:
     """As `chat.ChatChunks`; a choice begins with its first piece."""
 
-    def __init__(self, identity: Identity, names: Tokenizer | None) -> None:
+    def __init__(self, identity: Identity, names: Tokenizer | None, wants_usage: bool) -> None:
         self._names = names
+        self._wants_usage = wants_usage
         self._head = b'data: {"id":%b,"object":"text_completion","created":%d,"model":%b,"choices":[' % (
             _encode(identity.id),
             identity.created,
             _encode(identity.model),
         )
 
-    def begin(self, index: int) -> bytes:
+    def open(self) -> bytes:
         return b""
+
+    def said(self, sentence: str) -> bytes:
+        return sse.comment(sentence)
 
     def status(self, sentence: str, done: bool) -> bytes:
         return self._head + status_tail(sentence, done)
 
-    def piece(self, index: int, text: str, shown: Sequence[Shown]) -> bytes:
+    def begin(self, index: int, usage: Usage) -> bytes:
+        return b""
+
+    def piece(self, index: int, part: AnswerPart | None, shown: Sequence[Shown]) -> bytes:
+        assert not isinstance(part, CallBegun | CallArguments)  # a raw prompt offers no tools
+        text = part.text if part is not None else ""
         scores = b'"logprobs":%b,' % _encode(text_logprobs(shown, self._names)) if self._names is not None else b""
         choice = b'{"index":%d,"text":%b,%b"finish_reason":null}]}\n\n'
         return self._head + choice % (index, _encode(text), scores)
 
-    def end(self, index: int, reason: FinishReason, timings: Timings | None, remarks: Remarks | None) -> bytes:
+    def end(self, index: int, ending: Ending) -> bytes:
+        timings, remarks = ending.timings, ending.remarks
         tail = b',"timings":' + _encode(timings) if timings is not None else b""
         noticed = b',"tandem":' + _encode(remarks) if remarks is not None else b""
-        word = _encode(finish_word(reason))
+        word = _encode(finish_word(ending))
         return b'%b{"index":%d,"text":"","finish_reason":%b%b}]%b}\n\n' % (self._head, index, word, noticed, tail)
 
-    def usage(self, usage: Usage) -> bytes:
-        return b'%b],"usage":%b}\n\n' % (self._head, _encode(usage))
+    def close(self, usage: Usage) -> bytes:
+        counts = b'%b],"usage":%b}\n\n' % (self._head, _encode(usage)) if self._wants_usage else b""
+        return counts + sse.DONE
+
+    def failed(self, error: ApiError) -> bytes:
+        return sse.data(error.body) + sse.DONE

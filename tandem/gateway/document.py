@@ -13,8 +13,9 @@ from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.spec import Components, Reference, SecurityScheme
 from msgspec import Struct
 
+from tandem.gateway.answers import ChatCompletion, Completion
 from tandem.gateway.auth import ROUTES, Access
-from tandem.gateway.openai import ChatCompletion, ChatRequest, Completion, CompletionRequest
+from tandem.gateway.openai import ChatRequest, CompletionRequest
 
 # The framework does not read these bodies itself, so it cannot describe them.
 _BODIES: Final[dict[str, tuple[type[Struct], type[Struct]]]] = {

@@ -58,6 +58,10 @@ class ApiError(Exception):
         return msgspec.json.encode(ErrorBody(self.detail))
 
     @property
+    def sentence(self) -> str:
+        return self.detail.message
+
+    @property
     def headers(self) -> list[tuple[bytes, bytes]]:
         headers = [(b"content-type", b"application/json")]
         if self.retry_after is not None:

@@ -37,7 +37,6 @@ def make_job(
     prompts: Sequence[Prompt],
     *,
     id: str,
-    max_tokens: int | None,
     defaults: SamplingDefaults,
     limits: Limits,
     vocabulary: Vocabulary,
@@ -45,7 +44,7 @@ def make_job(
     slots: int,
     scope: str,
 ) -> Job:
-    """Every prompt `n` times. `max_tokens` None takes the declared default; any is cut to the room in the window.
+    """Every prompt `n` times. Without an answer's limit the declared default holds; any is cut to the window's room.
 
     Raises `ApiError` 400 for a bias on a token that does not exist, for more choices than can ever be here at once and
     for a schema that is none.
@@ -58,7 +57,7 @@ def make_job(
         Generate(
             id=f"{id}.{index}",
             tokens=prompt.tokens,
-            max_tokens=min(max_tokens or limits.default_max_tokens, window - len(prompt.tokens)),
+            max_tokens=min(wanted.answer_limit or limits.default_max_tokens, window - len(prompt.tokens)),
             stop_tokens=vocabulary.stop_tokens,
             sampling=_nth(sampling, index),
             marks=prompt.marks,

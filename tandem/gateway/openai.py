@@ -1,4 +1,4 @@
-"""OpenAI's words on the wire: what requests may hold, and the shape of answers.
+"""OpenAI's words on the wire: what requests may hold. Every other API's request is put into these words first.
 
 The structs are both the validation and the OpenAPI document. A field that is known, but whose value would change
 the answer in a way this version does not honour, is refused by name; a field that is not known is ignored, and the
@@ -7,15 +7,12 @@ answer's header says so.
 
 from __future__ import annotations
 
-import re
-from typing import Annotated, Any, Final, Literal, TypeVar, get_args
+from typing import Annotated, Any, Final, Literal
 
-import msgspec
-from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
+from msgspec import Meta, Struct
 
 from tandem.gateway.errors import ApiError
-from tandem.gateway.grammars import Answers, FormatType, ResponseFormat, SchemaField, StructuredOutputs, Text
-from tandem.gateway.logprobs import ChatLogprobs, TextLogprobs
+from tandem.gateway.grammars import Answers, ResponseFormat, SchemaField, StructuredOutputs, Text
 
 MAX_CHOICES: Final = 16
 MAX_STOPS: Final = 16
@@ -76,12 +73,21 @@ class Generation(Struct, frozen=True, kw_only=True):
         return None
 
     @property
+    def answer_limit(self) -> int | None:
+        """Tokens of the answer, thinking included; None: the appliance's default."""
+        return self.max_tokens
+
+    @property
     def stops(self) -> tuple[str, ...]:
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
 
     @property
     def wants_usage(self) -> bool:
         return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+    def refuse_unhonoured(self) -> None:
+        """Raises `ApiError` 400 for a field that asks for what is not done."""
+        refuse_unhonoured(self)
 
 
 class Part(Struct, frozen=True):
@@ -126,10 +132,25 @@ class ChatRequest(Generation, frozen=True, kw_only=True):
         return self.top_logprobs or 0 if self.logprobs else None
 
     @property
+    def answer_limit(self) -> int | None:
+        return self.max_completion_tokens or self.max_tokens
+
+    @property
     def thinking_limit(self) -> int | None:
         if self.max_reasoning_tokens is not None or self.reasoning_effort is None:
             return self.max_reasoning_tokens
         return EFFORTS[self.reasoning_effort]
+
+    def refuse_unhonoured(self) -> None:
+        refuse_unhonoured(self)
+        for index, message in enumerate(self.messages):
+            refuse_unhonoured(message, f"messages[{index}].")
+            if message.role in ("tool", "function"):
+                param = f"messages[{index}].role"
+                raise ApiError(400, "unsupported_value", f"`{param}`: tools are not served here yet", param=param)
+        if self.top_logprobs and not self.logprobs:
+            sentence = "`top_logprobs`: they are told with `logprobs: true` only"
+            raise ApiError(400, "invalid_value", sentence, param="top_logprobs")
 
 
 TokenId = Annotated[int, Meta(ge=0)]
@@ -165,30 +186,6 @@ _ASK_NOTHING: Final[dict[str, tuple[Any, ...]]] = {
     "best_of": (None, 1),
 }
 
-Wanted = TypeVar("Wanted", bound=Generation)
-
-
-def parse(kind: type[Wanted], body: bytes) -> tuple[Wanted, tuple[str, ...]]:
-    """The request, and the names of its fields that nobody reads.
-
-    Raises `ApiError` 400 naming the field when the body is no JSON object of this kind.
-    """
-    try:
-        wanted = msgspec.json.decode(body, type=kind)
-        names = msgspec.json.decode(body, type=dict[str, Raw])
-    except msgspec.ValidationError as error:
-        sentence, param = _explain(str(error))
-        raise ApiError(400, "invalid_value", sentence, param=param) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ApiError(400, "invalid_json", f"the body is not valid JSON: {error}") from None
-    except RecursionError:
-        raise ApiError(400, "invalid_json", "the body is nested too deeply") from None
-    refuse_unhonoured(wanted)
-    if isinstance(wanted, ChatRequest) and wanted.top_logprobs and not wanted.logprobs:
-        sentence = "`top_logprobs`: they are told with `logprobs: true` only"
-        raise ApiError(400, "invalid_value", sentence, param="top_logprobs")
-    return wanted, tuple(name for name in names if name not in kind.__struct_fields__)
-
 
 def refuse_unhonoured(part: Struct, prefix: str = "") -> None:
     """Raises `ApiError` 400 for a known field that asks for what this version does not do."""
@@ -198,143 +195,3 @@ def refuse_unhonoured(part: Struct, prefix: str = "") -> None:
             raise ApiError(
                 400, "unsupported_value", f"`{prefix}{name}` asks for what is not served here yet", param=prefix + name
             )
-
-
-_PLACE: Final = re.compile(r"(?P<what>.*?)(?: - at `(?:key in )?\$(?P<path>.*)`)?", re.DOTALL)
-_FIELD: Final = re.compile(r"`(\w+)`$")
-_ALLOWED: Final = {
-    "role": get_args(Role),
-    "type": get_args(FormatType),
-    "reasoning_effort": get_args(Effort),
-}  # msgspec names the value that is wrong, which a user wrote
-
-
-def _explain(message: str) -> tuple[str, str | None]:
-    """msgspec's sentence as one of ours, and the field it is about."""
-    found = _PLACE.fullmatch(message)
-    assert found is not None
-    what, path = found["what"], (found["path"] or "").lstrip(".")
-    if what.startswith("Object missing required field") and (missing := _FIELD.search(what)):
-        path = f"{path}.{missing[1]}" if path else missing[1]
-        what = "this field is required"
-    if what.startswith("Invalid enum value"):
-        what = f"expected one of {', '.join(f'`{word}`' for word in _ALLOWED[path.rpartition('.')[2]])}"
-    what = what[:1].lower() + what[1:]
-    return (f"`{path}`: {what}", path) if path else (f"the body: {what}", None)
-
-
-# --- answers ----------------------------------------------------------------------------------------------------
-
-
-class PromptDetails(Struct, frozen=True):
-    cached_tokens: int
-
-
-class CompletionDetails(Struct, frozen=True):
-    reasoning_tokens: int
-
-
-class Usage(Struct, frozen=True):
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-    prompt_tokens_details: PromptDetails
-    completion_tokens_details: CompletionDetails
-
-
-class Timings(Struct, frozen=True):
-    """Of one choice, in milliseconds and tokens a second, under the names llama.cpp gave them."""
-
-    cache_n: int
-    prompt_n: int  # read anew
-    prompt_ms: float
-    prompt_per_second: float
-    predicted_n: int
-    predicted_ms: float
-    predicted_per_second: float
-    queue_ms: float
-    draft_n: int  # guesses that were checked
-    draft_n_accepted: int  # of them, right
-
-
-class LoopRemark(Struct, frozen=True):
-    """The answer was one run of tokens over and over."""
-
-    period: int  # tokens of the run
-    repeats: int
-    ended: bool  # whether the answer was ended for it; then its `finish_reason` is `length`
-
-
-class Remarks(Struct, frozen=True, omit_defaults=True):
-    """What the appliance noticed about a choice; there when there is anything."""
-
-    loop: LoopRemark | None = None
-    runaway_reasoning: bool = False  # it was still thinking when most of its room was used up
-
-
-FinishWord = Literal["stop", "length"]
-
-
-class AnswerMessage(Struct, frozen=True):
-    role: Literal["assistant"]
-    content: str
-
-
-class ChatChoice(Struct, frozen=True):
-    index: int
-    message: AnswerMessage
-    finish_reason: FinishWord
-    logprobs: ChatLogprobs | None = None
-    tandem: Remarks | UnsetType = UNSET
-
-
-class ChatCompletion(Struct, frozen=True):
-    id: str
-    created: int
-    model: str
-    choices: list[ChatChoice]
-    usage: Usage
-    timings: Timings | None
-    object: Literal["chat.completion"] = "chat.completion"
-
-
-class TextChoice(Struct, frozen=True):
-    index: int
-    text: str
-    finish_reason: FinishWord
-    logprobs: TextLogprobs | None = None
-    tandem: Remarks | UnsetType = UNSET
-
-
-class Completion(Struct, frozen=True):
-    id: str
-    created: int
-    model: str
-    choices: list[TextChoice]
-    usage: Usage
-    timings: Timings | None
-    object: Literal["text_completion"] = "text_completion"
-
-
-class ModelMeta(Struct, frozen=True):
-    n_ctx: int
-    n_ctx_side: int
-    n_vocab: int
-    slots: int
-
-
-class ModelCard(Struct, frozen=True):
-    id: str
-    created: int
-    max_model_len: int  # rows of the largest slot: prompt and answer together
-    context_length: int
-    meta: ModelMeta
-    status: str  # loading | ready | draining | failed | hung | away
-    aliases: list[str] = field(default_factory=list)
-    owned_by: str = "tandem"
-    object: Literal["model"] = "model"
-
-
-class ModelList(Struct, frozen=True):
-    data: list[ModelCard]
-    object: Literal["list"] = "list"

@@ -13,13 +13,13 @@ from litestar.params import FromPath
 from litestar.types import ASGIApp
 
 from tandem.gateway import metrics
+from tandem.gateway.answers import ModelCard, ModelList, ModelMeta
 from tandem.gateway.chat import Chat
 from tandem.gateway.completions import Completions
 from tandem.gateway.document import describe
 from tandem.gateway.errors import ApiError, ErrorBody
 from tandem.gateway.exchange import Exchange
 from tandem.gateway.health import Ready, Summary, WholeState, readiness, summary_of, whole_state
-from tandem.gateway.openai import ModelCard, ModelList, ModelMeta
 from tandem.gateway.service import Service
 
 _log = logging.getLogger("tandem.gateway")

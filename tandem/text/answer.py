@@ -31,7 +31,12 @@ class AnswerText:
 
     @property
     def is_stopped(self) -> bool:
-        return self._stops.found is not None
+        return self.stop is not None
+
+    @property
+    def stop(self) -> str | None:
+        """The stop string that was found."""
+        return self._stops.found
 
     def push(self, tokens: Sequence[int]) -> str:
         """The text these tokens make visible. Tokens after a stop string are not read."""

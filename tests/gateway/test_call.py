@@ -19,6 +19,7 @@ from tandem.contract.messages import (
 from tandem.gateway.call import Begun, Call, Choice, Ended, Failed, Noted, Output, Piece, Said
 from tandem.gateway.inbox import Happening, Signal
 from tandem.text.answer import AnswerText
+from tandem.text.pieces import Text
 from tandem.text.tokenizer import Tokenizer
 
 HELLO = "Hello there, world"
@@ -47,7 +48,9 @@ def finished(n: int = 0, reason: FinishReason = FinishReason.STOP) -> Finished:
 
 
 def text_of(outputs: list[Output]) -> str:
-    return "".join(output.text for output in outputs if isinstance(output, Piece))
+    return "".join(
+        output.part.text for output in outputs if isinstance(output, Piece) and isinstance(output.part, Text)
+    )
 
 
 def test_an_answer_from_start_to_end(hand: Hand) -> None:
@@ -62,7 +65,7 @@ def test_an_answer_from_start_to_end(hand: Hand) -> None:
 def test_a_stop_string_ends_the_answer_and_cancels_what_still_runs(tokenizer: Tokenizer) -> None:
     hand = Hand(tokenizer, stops=("there, w",))
     outputs = hand.deliver(started(), Tokens("r.0", tuple(hand.tokens)))
-    assert outputs == [Begun(0), Piece(0, "Hello "), Ended(0, FinishReason.STOP), Cancel("r.0")]
+    assert outputs == [Begun(0), Piece(0, Text("Hello ")), Ended(0, FinishReason.STOP), Cancel("r.0")]
     assert (hand.call.is_over, hand.call.is_settled) == (True, False)
     assert hand.deliver(Tokens("r.0", (5, 6)), Signal.SILENCE) == []
     assert hand.deliver(finished(reason=FinishReason.CANCELLED)) == []
@@ -72,7 +75,10 @@ def test_a_stop_string_ends_the_answer_and_cancels_what_still_runs(tokenizer: To
 def test_what_is_held_for_a_stop_string_comes_before_the_end(tokenizer: Tokenizer) -> None:
     hand = Hand(tokenizer, stops=("world!",))
     assert text_of(hand.deliver(started(), Tokens("r.0", tuple(hand.tokens)))) == "Hello there, "
-    assert hand.deliver(finished(reason=FinishReason.LENGTH)) == [Piece(0, "world"), Ended(0, FinishReason.LENGTH)]
+    assert hand.deliver(finished(reason=FinishReason.LENGTH)) == [
+        Piece(0, Text("world")),
+        Ended(0, FinishReason.LENGTH),
+    ]
 
 
 @pytest.mark.parametrize("stage", ["waiting", "started", "writing"])
@@ -160,7 +166,7 @@ def test_taking_too_long_ends_what_was_written_as_if_cut_by_a_limit(tokenizer: T
     hand = Hand(tokenizer, stops=("there, moon",))
     hand.deliver(started(), Tokens("r.0", tuple(hand.tokens[:2])))
     assert hand.deliver(Signal.TOOK_TOO_LONG) == [
-        Piece(0, "there"),
+        Piece(0, Text("there")),
         Ended(0, FinishReason.LENGTH),
         Cancel("r.0"),
     ]

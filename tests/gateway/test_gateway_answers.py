@@ -13,7 +13,7 @@ from engine_double import Job
 from gateway_appliance import MODEL, TEXT, Appliance, Start
 
 from tandem.contract.messages import FinishReason
-from tandem.gateway.openai import ChatCompletion, Completion
+from tandem.gateway.answers import ChatCompletion, Completion
 from tandem.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.anyio

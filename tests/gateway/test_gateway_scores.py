@@ -14,8 +14,8 @@ from engine_double import Job, score_of
 from gateway_appliance import TEXT, Appliance, Start, starting
 
 from tandem.contract.messages import FinishReason, Loop, TokenScore
+from tandem.gateway.answers import ChatCompletion, Completion
 from tandem.gateway.logprobs import Shown, chat_logprobs, text_logprobs
-from tandem.gateway.openai import ChatCompletion, Completion
 from tandem.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.anyio

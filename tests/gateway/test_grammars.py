@@ -8,7 +8,8 @@ import pytest
 from tandem.contract.messages import GrammarKind
 from tandem.gateway.errors import ApiError
 from tandem.gateway.grammars import grammar_of
-from tandem.gateway.openai import ChatRequest, CompletionRequest, parse
+from tandem.gateway.openai import ChatRequest, CompletionRequest
+from tandem.gateway.reading import read
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"z": {"maximum": 1.0}, "a": {"const": 12345678901234567890}}}
 TEXT = json.dumps(SCHEMA, separators=(",", ":"))
@@ -18,8 +19,8 @@ LISTED = json.dumps(["a", "ä"], ensure_ascii=False, separators=(",", ":"))
 
 def asked(**fields: Any) -> Any:
     """The grammar of a chat request; that of a plain completion is the same."""
-    chat, _ = parse(ChatRequest, json.dumps({"messages": [{"role": "user", "content": "hi"}], **fields}).encode())
-    plain, unread = parse(CompletionRequest, json.dumps({"prompt": "hi", **fields}).encode())
+    chat, _ = read(ChatRequest, json.dumps({"messages": [{"role": "user", "content": "hi"}], **fields}).encode())
+    plain, unread = read(CompletionRequest, json.dumps({"prompt": "hi", **fields}).encode())
     assert grammar_of(chat) == grammar_of(plain)
     assert unread == ()
     return grammar_of(chat)

@@ -1,17 +1,28 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 from tandem.contract.plan import SamplingDefaults
 from tandem.gateway.errors import ApiError
 from tandem.gateway.job import make_sampling, refuse_too_many
-from tandem.gateway.openai import ChatRequest, CompletionRequest, parse, refuse_unhonoured
+from tandem.gateway.openai import ChatRequest, CompletionRequest, Generation, refuse_unhonoured
 from tandem.gateway.prompts import text_of
+from tandem.gateway.reading import read
 
 USER = {"role": "user", "content": "hi"}
+
+
+Kind = TypeVar("Kind", bound=Generation)
+
+
+def parse(kind: type[Kind], body: bytes) -> tuple[Kind, tuple[str, ...]]:
+    """As an exchange does."""
+    wanted, ignored = read(kind, body)
+    wanted.refuse_unhonoured()
+    return wanted, ignored
 
 
 def chat(**fields: Any) -> bytes:
@@ -189,7 +200,7 @@ def test_a_part_without_its_text_lacks_the_text() -> None:
 def test_a_role_that_is_none_hears_which_there_are() -> None:
     with pytest.raises(ApiError) as caught:
         parse(ChatRequest, chat(messages=[{"role": "boss", "content": "hi"}]))
-    assert "`system`, `developer`, `user`, `assistant`, `tool`, `function`" in str(caught.value)
+    assert "`assistant`, `developer`, `function`, `system`, `tool`, `user`" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -214,7 +225,7 @@ def test_more_choices_than_can_ever_be_here_are_refused(
 
 
 def test_a_message_with_tool_calls_is_refused_by_its_place() -> None:
-    request, _ = parse(ChatRequest, chat(messages=[{"role": "assistant", "content": None, "tool_calls": [{}]}]))
+    request, _ = read(ChatRequest, chat(messages=[{"role": "assistant", "content": None, "tool_calls": [{}]}]))
     with pytest.raises(ApiError) as caught:
         refuse_unhonoured(request.messages[0], "messages[0].")
     assert caught.value.detail.param == "messages[0].tool_calls"
