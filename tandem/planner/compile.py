@@ -39,6 +39,9 @@ from tandem.planner.waterfall import BESIDE, EngineMemory
 _SOCKET_PATH: Final = 107  # bytes the kernel takes for a unix socket's name
 _LONGEST_SOCKET: Final = len("/supervisord.sock.4194304")  # supervisord binds under a name with its pid, then links
 _LOAD_RATE: Final = 100 << 20  # bytes a second a cold, slow disk still reads
+ROLE_GRACE: Final = 2.0  # seconds from TERM to KILL: a role keeps nothing, and its memory is wanted now
+
+Variables = dict[str, str]
 
 
 def compile_plan(
@@ -63,6 +66,7 @@ def compile_plan(
     paths = plan_paths(documents.state, uid)
     engine = plan_engine(documents, serving, memory)
     gateway = plan_gateway(documents, serving, paths)
+    weights = documents.profile.weights.in_memory[serving.compute]
     plan = Plan(
         id="",
         appliance=str(documents.path),
@@ -74,11 +78,11 @@ def compile_plan(
         gateway=gateway,
         roles=roles,
         programs=plan_programs(
-            python, str(documents.path), paths, engine, gateway, live.limits, loading_time(documents, serving)
+            python, str(documents.path), paths, engine, gateway, roles, live.limits, loading_seconds(weights.size)
         ),
         memory=waterfall(box, held, memory, roles, placements, live.floors),
         placements=placements,
-        warnings=tuple(plan_warnings(documents, serving, roles)),
+        warnings=tuple(plan_warnings(documents, serving)),
     )
     return msgspec.structs.replace(plan, id=plan_id(plan))
 
@@ -162,20 +166,24 @@ def plan_programs(
     paths: Paths,
     engine: EnginePlan,
     gateway: GatewayPlan,
+    roles: tuple[RolePlan, ...],
     limits: Limits,
     loading: float,
 ) -> tuple[Program, ...]:
-    """The processes in start order: the director starts the others, and the gateway answers while the engine loads."""
+    """The processes in start order: the director starts the others, the gateway answers while the engine loads, and
+    roles come when the engine is ready."""
 
-    def program(kind: str, reads: object, start: float, stop: float, environment: dict[str, str]) -> Program:
-        command = (python, "-m", "tandem", kind, "--run", paths.run)
+    def program(
+        name: str, reads: object, start: float, stop: float, environment: Variables, role: str | None = None
+    ) -> Program:
+        command = (python, "-m", "tandem", *(("role", name) if role else (name,)), "--run", paths.run)
         variables = (("PYTHONUNBUFFERED", "1"), *environment.items())
         return Program(
-            name=kind,
-            kind=kind,
+            name=name,
+            kind=role or name,
             command=command,
             environment=variables,
-            socket=None if kind == "director" else f"{paths.run}/{kind}.sock",
+            socket=None if name == "director" else f"{paths.run}/{name}.sock",
             start_timeout=start,
             stop_timeout=stop,
             fingerprint=short_hash((command, variables, paths, reads)),
@@ -184,17 +192,25 @@ def plan_programs(
     # Read when torch is imported. A waiting thread spins for some microseconds, which spans the gap between two
     # products (without it a step took 1.5 times as long), and then sleeps: one that spins on takes the core from
     # whoever it waits for as soon as anything else runs, and a step took ten times as long.
-    threads = {"OMP_NUM_THREADS": str(engine.threads), "OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "1000"}
+    def threads(count: int) -> Variables:
+        return {"OMP_NUM_THREADS": str(count), "OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "1000"}
+
+    tokenizers = {"TOKENIZERS_PARALLELISM": "false"}
+    helpers = (
+        program(role.name, role, loading_seconds(role.claim), ROLE_GRACE, threads(role.threads) | tokenizers, role.kind)
+        for role in roles
+    )
     return (
         program("director", appliance, 30, limits.drain_timeout + 30, {}),
-        program("gateway", gateway, 30, limits.drain_timeout + 5, {"TOKENIZERS_PARALLELISM": "false"}),
-        program("engine", engine, loading, limits.drain_timeout + 10, threads),
+        program("gateway", gateway, 30, limits.drain_timeout + 5, tokenizers),
+        program("engine", engine, loading, limits.drain_timeout + 10, threads(engine.threads)),
+        *helpers,
     )
 
 
-def loading_time(documents: Documents, serving: Serving) -> float:
-    """Seconds from spawn to ready that are still no failure: imports, then every weight from a slow disk."""
-    return 60 + documents.profile.weights.in_memory[serving.compute].size / _LOAD_RATE
+def loading_seconds(size: int) -> float:
+    """From spawn to ready that are still no failure: imports, then `size` bytes from a slow disk."""
+    return 60 + size / _LOAD_RATE
 
 
 def waterfall(
@@ -218,14 +234,11 @@ def waterfall(
     )
 
 
-def plan_warnings(documents: Documents, serving: Serving, roles: tuple[RolePlan, ...]) -> list[str]:
+def plan_warnings(documents: Documents, serving: Serving) -> list[str]:
     warnings = [f"planned, but not served: {problem.message} yet" for problem in not_yet(documents, serving)]
     if not warnings and not documents.weights.present:
         fetch = ": run `tandem pull`" if documents.weights.fetchable else f": put them at {documents.weights.path}"
         warnings.append(f"the weights are not here yet{fetch}")
-    if roles:
-        names = ", ".join(role.name for role in roles)
-        warnings.append(f"planned, but not started by this version: {names}")
     return [*warnings, *documents.cautions]
 
 

@@ -51,8 +51,8 @@ def diff(old: Plan, new: Plan) -> Change:
     sentences += [_role_sentence(name, old.roles, new.roles) for name in roles]
     sentences += _engine_differences(old.engine, new.engine)
     sentences += _differences("gateway", old.gateway, new.gateway)
-    sentences += _consequences(restarts, stops, moves)
-    if restarts or stops:
+    sentences += _consequences(restarts, tuple(name for name in stops if name not in roles), moves)
+    if set(restarts + stops) - set(roles):
         kind = ChangeClass.ENGINE
     elif roles:
         kind = ChangeClass.ROLE
@@ -78,7 +78,8 @@ def _role_sentence(name: str, old: tuple[RolePlan, ...], new: tuple[RolePlan, ..
         return f"{name}: new, asks residency for its memory"
     if after is None:
         return f"{name}: stops"
-    return f"{'; '.join(_differences(name, before, after))}: {name} restarts, through residency"
+    said = _differences(name, msgspec.structs.replace(before, weights=after.weights), after)  # they follow from `model`
+    return f"{'; '.join(said)}: {name} restarts, through residency"
 
 
 def _engine_differences(old: EnginePlan, new: EnginePlan) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tandem.config import Documents
 from tandem.config.documents import Deciders, Figure, Helper
+from tandem.config.paths import under
 from tandem.contract.plan import Basis, Floors, Placement, RolePlan
 from tandem.planner.serving import Serving, chosen
 from tandem.planner.waterfall import BESIDE, EngineMemory
@@ -16,12 +17,15 @@ def plan_roles(documents: Documents, serving: Serving) -> tuple[RolePlan, ...]:
     The shadow reader is last of all: it answers nobody.
     """
     declared, claims = documents.appliance.roles, documents.residency.claims
+    threads = max(1, serving.threads // 2)  # beside the engine, which has all of them
 
     def role(name: str, kind: str, said: Deciders | Helper, claim: Figure | None) -> RolePlan:
         size = said.claim if said.claim is not None else claim.size if claim is not None else 0
         basis = Basis.CONFIGURED if said.claim is not None or claim is None else claim.basis
         backend = said.backend if isinstance(said, Deciders) else "native"
-        return RolePlan(name, kind, backend, said.model, chosen(said.device, serving.device), size, basis)
+        device = chosen(said.device, serving.device)
+        weights = str(under(documents.path.parent, said.model).absolute())
+        return RolePlan(name, kind, backend, said.model, device, size, basis, weights, threads)
 
     roles = []
     deciders = declared.deciders

@@ -111,11 +111,20 @@ def test_the_memory_starts_at_the_total_and_ends_at_the_floor() -> None:
     assert {item.basis for item in made.memory} >= {Basis.MEASURED, Basis.ARITHMETIC, Basis.ESTIMATE}
 
 
-def test_roles_are_planned_and_not_run() -> None:
+def test_roles_are_processes_that_come_after_the_engine() -> None:
     made = plan(appliance=EXAMPLE)
-    assert [role.name for role in made.roles] == ["decider-0", "narrator", "decider-1", "shadow-reader"]
-    assert [program.name for program in made.programs] == ["director", "gateway", "engine"]
-    assert "planned, but not started by this version: decider-0, narrator, decider-1, shadow-reader" in made.warnings
+    names = ["decider-0", "narrator", "decider-1", "shadow-reader"]
+    assert [role.name for role in made.roles] == names
+    assert [program.name for program in made.programs] == ["director", "gateway", "engine", *names]
+    second = made.programs[5]
+    assert (second.kind, second.command[1:]) == (
+        "decider",
+        ("-m", "tandem", "role", "decider-1", "--run", made.paths.run),
+    )
+    assert second.socket == f"{made.paths.run}/decider-1.sock"
+    assert second.stop_timeout == 2, "memory is wanted now"
+    assert ("OMP_NUM_THREADS", str(made.roles[2].threads)) in second.environment
+    assert Path(made.roles[2].weights) == EXAMPLE.parent / "models/laya-english"
 
 
 def test_an_open_door_is_said() -> None:

@@ -68,11 +68,11 @@ def test_roles_come_change_and_go_through_residency() -> None:
     example = plan(appliance=EXAMPLE)
     fewer = plan("roles.deciders.count=1", appliance=EXAMPLE)
     more = diff(fewer, example)
-    assert (more.kind, more.roles) == (ChangeClass.ROLE, ("decider-1",))
+    assert (more.kind, more.roles, more.restarts) == (ChangeClass.ROLE, ("decider-1",), ("decider-1",))
     assert more.sentences == ("decider-1: new, asks residency for its memory",)
     assert diff(example, fewer).sentences == ("decider-1: stops",)
     changed = diff(example, plan("roles.narrator.claim=2 GiB", appliance=EXAMPLE))
-    assert changed.kind is ChangeClass.ROLE
+    assert (changed.kind, changed.restarts) == (ChangeClass.ROLE, ("narrator",))
     assert changed.sentences == (
         "narrator.claim: 4.50 GiB -> 2.00 GiB; narrator.basis: measured -> configured: "
         "narrator restarts, through residency",
@@ -91,3 +91,8 @@ def test_a_program_that_is_gone_stops() -> None:
     change = diff(BASE, without)
     assert (change.kind, change.stops) == (ChangeClass.ENGINE, ("engine",))
     assert "engine stops" in change.sentences
+
+
+def test_another_model_of_a_role_is_said_once() -> None:
+    changed = diff(plan(appliance=EXAMPLE), plan("roles.narrator.model=other", appliance=EXAMPLE))
+    assert changed.sentences == ("narrator.model: models/narrator-2b -> other: narrator restarts, through residency",)
