@@ -115,6 +115,8 @@ def status_lines(picture: ApplianceState, plan: Plan) -> Iterator[str]:
     available, total = format_bytes(picture.memory_available), format_bytes(picture.memory_total)
     yield f"memory: {available} available of {total}"
     if picture.memory is not None:
+        if picture.memory.free_blocks is not None:
+            yield f"  free in blocks of 2 MiB and more: {format_bytes(picture.memory.free_blocks)}"
         named = (f"{part.name} {format_bytes(part.bytes)}" for part in picture.memory.parts if part.bytes > 0)
         yield f"  in use: {', '.join(named)}"
 

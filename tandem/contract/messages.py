@@ -214,8 +214,8 @@ class SlotView(Struct, frozen=True):
     index: int
     window: int
     rows: int
-    state: str  # idle | reading | writing
-    request: str | None = None
+    state: str  # idle | waiting_memory | reading | writing
+    request: str | None = None  # that runs there, or that waits for the memory to
 
 
 class MemoryPart(Struct, frozen=True):
@@ -232,6 +232,7 @@ class MemoryView(Struct, frozen=True):
     total: int
     available: int
     parts: tuple[MemoryPart, ...]
+    free_blocks: int | None = None  # bytes of the machine in free blocks of 2 MiB and more; None: not known
 
 
 class KvUsage(Struct, frozen=True):

@@ -33,7 +33,7 @@ from tandem.engine.drafters import no_drafting
 from tandem.engine.gate import find_refusal
 from tandem.engine.grammar.mask import Compiled
 from tandem.engine.letters import Leave, PeerGone, Prepared, Received
-from tandem.engine.memory import EngineMemory
+from tandem.engine.memory import MemoryKeeper
 from tandem.engine.outbox import Outbox
 from tandem.engine.round import running_on
 from tandem.engine.schedule import Key, Schedule, Start
@@ -66,7 +66,7 @@ class Engine:
         Without `drafting` every round writes one token a slot.
         """
         self._outbox = Outbox()
-        self.memory = EngineMemory(plan, model, world, live.floors, self._outbox.tally, pages)
+        self.memory = MemoryKeeper(plan, model, world, live.floors, self._outbox.tally, pages)
         self.schedule = Schedule(self.memory.slots, plan.chunk, self.memory.cost)
         self._model = model
         self._drafting = drafting or no_drafting()
@@ -254,7 +254,7 @@ class Engine:
             queued=waiting,
             running=running,
             waiting_memory=self.schedule.num_waiting_for_memory,
-            slots=tuple(slot.view for slot in self.schedule.slots),
+            slots=self.schedule.views,
             counters=self._outbox.tally.counters(self._drafting),
             kv=self.memory.kv,
             memory=self.memory.parts,

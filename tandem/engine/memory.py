@@ -28,14 +28,14 @@ from tandem.memory.pages import CommitRefused, PageBackend
 from tandem.memory.view import engine_parts
 from tandem.model.interface import Model
 from tandem.residency.journal import Event
-from tandem.units import format_gib
+from tandem.units import format_bytes
 
 log = logging.getLogger("tandem.engine")
 
 LOOK_EVERY: Final = 0.1  # seconds; a look costs 50 us, which a round of every turn would pay
 
 
-class EngineMemory:
+class MemoryKeeper:
     """Caches report to `budget` and ask it before they take; they register with `pressure` to be asked to give back.
 
     Commits and admissions always go by a fresh reading. Between them memory is looked at every `LOOK_EVERY` seconds,
@@ -124,7 +124,7 @@ class EngineMemory:
             return
         youngest = max(running, key=lambda sequence: sequence.admitted)
         sentence = (
-            f"memory fell to {format_gib(available)} GiB, under the hard floor of {format_gib(floor)}, and everything "
+            f"memory fell to {format_bytes(available)}, under the hard floor of {format_bytes(floor)}, and everything "
             f"else was given back: the youngest request ends so that the others can go on"
         )
         youngest.end = Failed(sentence, RefusalCode.NO_MEMORY, NO_MEMORY_RETRY)
@@ -173,8 +173,8 @@ class EngineMemory:
         floor = self.floors.hard_floor
         if not self.relieve(size + floor):
             raise CommitRefused(
-                f"memory is full: {format_gib(size)} GiB are needed for the next rows, {format_gib(self.available())} "
-                f"are available and {format_gib(floor)} are the hard floor"
+                f"memory is full: {format_bytes(size)} are needed for the next rows, {format_bytes(self.available())} "
+                f"are available and {format_bytes(floor)} are the hard floor"
             )
 
     def _journal(self, act: str, sentence: str, figures: Mapping[str, int], subject: str = "") -> None:

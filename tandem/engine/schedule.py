@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from tandem.contract.messages import FinishReason, Progress, RefusalCode, Refused, RequestState
+from tandem.contract.messages import FinishReason, Progress, RefusalCode, Refused, RequestState, SlotView
 from tandem.engine.admit import Boundary, Offer, RowCost, Running, Shortage, decide
 from tandem.engine.route import Ask, Route, SlotFacts, fits, route
 from tandem.engine.slot import Request, Slot
-from tandem.units import format_gib
+from tandem.units import format_bytes
 
 Key = tuple[int, str]  # peer and the peer's own id
 
@@ -79,6 +79,16 @@ class Schedule:
     def shortage(self) -> Shortage[Key] | None:
         """At which request the last boundary stopped, and for how much."""
         return self._shortage if self.waiting else None
+
+    @property
+    def views(self) -> tuple[SlotView, ...]:
+        """The slots; the one that waits for the memory of its next request says so."""
+        views = [slot.view for slot in self.slots]
+        if (shortage := self.shortage) is not None and self.slots[shortage.slot].sequence is None:
+            view = views[shortage.slot]
+            waiting = str(RequestState.WAITING_MEMORY)
+            views[shortage.slot] = SlotView(view.index, view.window, view.rows, waiting, shortage.id[1])
+        return tuple(views)
 
     @property
     def keys(self) -> list[Key]:
@@ -197,8 +207,8 @@ class Schedule:
         if shortage is not None and shortage.id == request.key:
             state = RequestState.WAITING_MEMORY
             sentence = (
-                f"Waiting: memory is almost full: {format_gib(shortage.need)} GiB needed, {format_gib(shortage.left)} "
-                f"left above the floor of {format_gib(floor)} and what running requests may still take"
+                f"Waiting: memory is almost full: {format_bytes(shortage.need)} needed, {format_bytes(shortage.left)} "
+                f"left above the floor of {format_bytes(floor)} and what running requests may still take"
             )
         else:
             sentence = f"Queued: {self._why_queued(request)}, {ahead:,} ahead"

@@ -38,6 +38,7 @@ class MemoryNow(Struct, frozen=True):
     total: int
     at: float
     parts: dict[str, int]  # of what is in use; they sum to total - available
+    free_blocks: int | None  # bytes in free blocks of 2 MiB and more: what huge and device pages are cut from
 
 
 class Summary(Struct, frozen=True, kw_only=True):
@@ -113,8 +114,10 @@ def whole_state(service: Service, ready: Ready) -> WholeState:
 
 
 def memory_now(state: ApplianceState) -> MemoryNow:
-    parts = {part.name: part.bytes for part in state.memory.parts} if state.memory is not None else {}
-    return MemoryNow(state.memory_available, state.memory_total, state.at, parts)
+    view = state.memory
+    parts = {part.name: part.bytes for part in view.parts} if view is not None else {}
+    blocks = view.free_blocks if view is not None else None
+    return MemoryNow(state.memory_available, state.memory_total, state.at, parts, blocks)
 
 
 def warnings_now(plan: Plan) -> tuple[str, ...]:

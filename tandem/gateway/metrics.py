@@ -60,6 +60,10 @@ class _EngineCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         if (view := self._memory()) is not None:
             yield _memory_view(view)
+            if view.free_blocks is not None:
+                yield GaugeMetricFamily(
+                    "tandem_memory_free_blocks_bytes", "In blocks of 2 MiB and more", view.free_blocks
+                )
         health = self._health()
         yield GaugeMetricFamily("tandem_engine_ready", "1 when it serves", 1.0 if health and health.ready else 0.0)
         if health is None:

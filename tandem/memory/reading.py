@@ -8,14 +8,18 @@ can take several a second. No torch here.
 
 from __future__ import annotations
 
+import mmap
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Final
 
 from tandem.contract.plan import Box
+from tandem.units import MIB
 
+BLOCK: Final = 2 * MIB  # of contiguous memory: a huge page, and a page of today's devices
 _READ: Final = 16384  # bytes; more than meminfo or a memory.stat ever holds of what we look for
 _NO_LIMIT: Final = 1 << 60  # cgroup v1 writes "no limit" as a number near 2**63
 
@@ -26,8 +30,7 @@ class MemoryReading:
 
     available: int  # what can be taken without swapping: the smaller of the machine's and the container's room
     total: int  # the machine's memory, or the container's limit when that is smaller
-    free: int  # the machine's MemFree: what a driver that needs unfragmented pages can have at once
-    swap_free: int
+    free_blocks: int | None  # the machine's memory in free blocks of 2 MiB and more; None where the kernel hides it
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,14 @@ class CgroupReading:
     @property
     def room(self) -> int:
         return max(0, self.limit - self.usage + self.reclaimable)
+
+
+@dataclass(frozen=True, slots=True)
+class MachineReading:
+    """What `/proc/meminfo` says."""
+
+    available: int
+    total: int
 
 
 def read_memory() -> MemoryReading:
@@ -65,19 +76,26 @@ def read_box(name: str = "this machine") -> Box:
 # --- pure: text in, numbers out ---------------------------------------------------------------------------------
 
 
-def parse_meminfo(text: bytes) -> MemoryReading:
+def parse_meminfo(text: bytes) -> MachineReading:
     """`/proc/meminfo`, whose sizes are KiB."""
     sizes = {}
     for line in text.splitlines():
         name, _, rest = line.partition(b":")
         if fields := rest.split():
             sizes[name] = int(fields[0]) * 1024
-    return MemoryReading(
-        available=sizes[b"MemAvailable"],
-        total=sizes[b"MemTotal"],
-        free=sizes[b"MemFree"],
-        swap_free=sizes.get(b"SwapFree", 0),
-    )
+    return MachineReading(available=sizes[b"MemAvailable"], total=sizes[b"MemTotal"])
+
+
+def parse_buddyinfo(text: bytes, page: int = mmap.PAGESIZE) -> int:
+    """`/proc/buddyinfo` -> bytes in free blocks of 2 MiB and more: huge pages and pages of a device are cut from these.
+
+    A line is a zone; its k-th number counts free blocks of 2^k pages.
+    """
+    size = 0
+    for line in text.splitlines():
+        counts = line.split()[4:]  # after `Node 0, zone Normal`
+        size += sum(int(count) << order for order, count in enumerate(counts) if page << order >= BLOCK) * page
+    return size
 
 
 def parse_limit(text: bytes) -> int | None:
@@ -138,13 +156,12 @@ def _find_mount(kind: str, option: str | None, path: str, mounts: str) -> tuple[
     return None
 
 
-def smaller(memory: MemoryReading, levels: list[CgroupReading]) -> MemoryReading:
+def smaller(machine: MachineReading, levels: list[CgroupReading], free_blocks: int | None = None) -> MemoryReading:
     """The machine's reading, cut to the tightest of the limits above this process."""
     return MemoryReading(
-        available=min([memory.available, *(level.room for level in levels)]),
-        total=min([memory.total, *(level.limit for level in levels)]),
-        free=memory.free,
-        swap_free=memory.swap_free,
+        available=min([machine.available, *(level.room for level in levels)]),
+        total=min([machine.total, *(level.limit for level in levels)]),
+        free_blocks=free_blocks,
     )
 
 
@@ -198,11 +215,13 @@ class _Level:
 @dataclass(frozen=True, slots=True)
 class _Sources:
     meminfo: int
+    buddyinfo: int | None
     levels: tuple[_Level, ...]
 
     def read(self) -> MemoryReading:
-        memory = parse_meminfo(os.pread(self.meminfo, _READ, 0))
-        return smaller(memory, [reading for level in self.levels if (reading := level.read())])
+        machine = parse_meminfo(os.pread(self.meminfo, _READ, 0))
+        blocks = None if self.buddyinfo is None else parse_buddyinfo(os.pread(self.buddyinfo, _READ, 0))
+        return smaller(machine, [reading for level in self.levels if (reading := level.read())], blocks)
 
 
 def _open_level(folder: Path) -> _Level | None:
@@ -222,4 +241,7 @@ def _open_level(folder: Path) -> _Level | None:
 def _sources() -> _Sources:
     """Opened once a process and kept: the cgroup a process lives in does not change under it here."""
     meminfo = os.open("/proc/meminfo", os.O_RDONLY | os.O_CLOEXEC)
-    return _Sources(meminfo, tuple(level for folder in _levels("memory") if (level := _open_level(folder))))
+    buddyinfo = None
+    with suppress(OSError):  # some containers hide it
+        buddyinfo = os.open("/proc/buddyinfo", os.O_RDONLY | os.O_CLOEXEC)
+    return _Sources(meminfo, buddyinfo, tuple(level for folder in _levels("memory") if (level := _open_level(folder))))

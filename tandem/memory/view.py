@@ -33,4 +33,4 @@ def memory_view(reading: MemoryReading, engine: Iterable[MemoryPart], processes:
     used = reading.total - reading.available
     parts = [*split, *others]
     outside = MemoryPart(OUTSIDE, used - sum(part.bytes for part in parts))
-    return MemoryView(reading.total, reading.available, (*parts, outside))
+    return MemoryView(reading.total, reading.available, (*parts, outside), reading.free_blocks)

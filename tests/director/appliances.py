@@ -46,7 +46,7 @@ from tandem.director.state import (
 from tandem.memory.reading import MemoryReading
 from tandem.units import GIB
 
-MEMORY = MemoryReading(available=8 * GIB, total=16 * GIB, free=4 * GIB, swap_free=0)
+MEMORY = MemoryReading(available=8 * GIB, total=16 * GIB, free_blocks=3 * GIB)
 
 
 def make_program(name: str, version: str = "1", **changes: object) -> Program:

@@ -124,7 +124,7 @@ def test_a_refused_commit_ends_that_request_alone() -> None:
     refusal = driver.refused("long")
     assert refusal.code is RefusalCode.NO_MEMORY
     assert refusal.sentence == (
-        "memory is full: 0.00 GiB are needed for the next rows, 10.00 are available and 10.00 are the hard floor"
+        "memory is full: 4.0 KiB are needed for the next rows, 10.0 GiB are available and 10.0 GiB are the hard floor"
     )
     assert refusal.retry_after == 15.0
     assert 0 < len(driver.tokens("long")) < 100

@@ -129,10 +129,11 @@ def test_who_waits_for_memory_hears_why_at_once_and_every_15_seconds() -> None:
         RequestState.WAITING_MEMORY,
         0,
         1,
-        "Waiting: memory is almost full: 0.00 GiB needed, 0.00 left above the floor of 1.00 "
+        "Waiting: memory is almost full: 4.0 MiB needed, 3.0 MiB left above the floor of 1.0 GiB "
         "and what running requests may still take",
     )
     assert driver.health is not None and driver.health.waiting_memory == 1
+    assert [(slot.state, slot.request) for slot in driver.health.slots] == [("waiting_memory", "a"), ("idle", None)]
     for _ in range(14):
         driver.turn()
     assert len(driver.progress("a")) == 1
@@ -142,6 +143,7 @@ def test_who_waits_for_memory_hears_why_at_once_and_every_15_seconds() -> None:
     driver.turn()
     assert driver.started("a").slot == 0
     assert driver.health.waiting_memory == 0
+    assert driver.health.slots[0].state == "reading"
 
 
 def test_nobody_passes_who_waits_for_memory() -> None:

@@ -8,8 +8,10 @@ import pytest
 
 from tandem.memory.reading import (
     CgroupReading,
+    MachineReading,
     MemoryReading,
     find_cgroup,
+    parse_buddyinfo,
     parse_cpu_quota,
     parse_limit,
     parse_meminfo,
@@ -18,7 +20,7 @@ from tandem.memory.reading import (
     read_memory,
     smaller,
 )
-from tandem.units import GIB, KIB
+from tandem.units import GIB, KIB, MIB
 
 MEMINFO = b"""MemTotal:       127598592 kB
 MemFree:         8388608 kB
@@ -32,15 +34,20 @@ HugePages_Total:       0
 
 def test_meminfo_is_read_in_kib() -> None:
     reading = parse_meminfo(MEMINFO)
-    assert reading == MemoryReading(
-        available=30377247 * KIB, total=127598592 * KIB, free=8388608 * KIB, swap_free=16000000 * KIB
-    )
+    assert reading == MachineReading(available=30377247 * KIB, total=127598592 * KIB)
     assert reading.total / GIB == pytest.approx(121.69, abs=0.01)
 
 
-def test_meminfo_without_swap() -> None:
-    text = b"\n".join(line for line in MEMINFO.splitlines() if not line.startswith(b"Swap"))
-    assert parse_meminfo(text).swap_free == 0
+BUDDYINFO = b"""Node 0, zone      DMA      0      0      0      0      0      0      0      0      1      1      3
+Node 0, zone   Normal  17687  15212   6842   5236   2859   2486   2994   1159    620    322   1828
+"""
+
+
+@pytest.mark.parametrize(("page", "blocks"), [(4 * KIB, 323 * 2 + 1831 * 4), (64 * KIB, (2486 + 2994 * 2) * 2)])
+def test_free_blocks_are_those_of_2_mib_and_more(page: int, blocks: int) -> None:
+    """A kernel of 64 KiB pages has 2 MiB in its fifth order."""
+    text = BUDDYINFO if page == 4 * KIB else b"Node 0, zone Normal 17687 15212 6842 5236 2859 2486 2994\n"
+    assert parse_buddyinfo(text, page) == blocks * MIB
 
 
 @pytest.mark.parametrize(
@@ -97,13 +104,13 @@ def test_no_cgroup_is_no_error() -> None:
 
 
 def test_the_tighter_of_machine_and_container_counts() -> None:
-    machine = MemoryReading(available=30 * GIB, total=120 * GIB, free=8 * GIB, swap_free=0)
+    machine = MachineReading(available=30 * GIB, total=120 * GIB)
     container = CgroupReading(limit=16 * GIB, usage=12 * GIB, reclaimable=3 * GIB)
     slice_above = CgroupReading(limit=64 * GIB, usage=20 * GIB, reclaimable=0)
     cut = smaller(machine, [container, slice_above])
     assert (cut.available, cut.total) == (7 * GIB, 16 * GIB)
     assert smaller(machine, [slice_above]).available == 30 * GIB
-    assert smaller(machine, []) == machine
+    assert smaller(machine, [], free_blocks=GIB) == MemoryReading(30 * GIB, 120 * GIB, GIB)
 
 
 def test_a_container_over_its_limit_has_no_room() -> None:

@@ -27,8 +27,9 @@ def test_rows_that_nobody_counts_are_named_with_the_rest() -> None:
 @given(sizes, sizes, st.dictionaries(st.sampled_from(["engine", "gateway", "narrator"]), sizes), st.booleans())
 def test_the_view_is_the_memory_in_use(total: int, available: int, processes: dict[str, int], spoke: bool) -> None:
     engine = engine_parts(processes.get("engine", 0), 5, (), 0) if spoke else ()
-    reading = MemoryReading(available=available, total=total, free=0, swap_free=0)
+    reading = MemoryReading(available=available, total=total, free_blocks=7)
     view = memory_view(reading, engine, processes)
     assert sum(part.bytes for part in view.parts) == total - available
     assert ("engine" in {part.name for part in view.parts}) == ("engine" in processes and not spoke)
     assert view.parts[-1].name == "outside"
+    assert view.free_blocks == 7
