@@ -81,6 +81,11 @@ class Generate(Message, frozen=True):
     reasoning: Reasoning | None = None
     top_logprobs: int | None = None  # best candidates reported with each token, 0 to 20; None: no scores at all
     end_loops: bool | None = None  # an answer that repeats itself is ended, or only reported; None: as the plan says
+    client_tokens: tuple[int, ...] | None = None  # the prompt as the client's messages alone render it; None: `tokens`
+    client_head_end: int | None = None  # end of the first user message in `client_tokens`; None: as in `marks`
+    conversation: str = ""  # which one, where the client says so (a hash of its header); never trusted for rows
+    task: bool = False  # a client's request beside its conversation: a title, tags. No turn of a conversation follows
+    images: bool = False  # only slot 0 takes them
 
 
 class Cancel(Message, frozen=True):
@@ -135,7 +140,7 @@ class Started(Message, frozen=True):
     reason: str  # routing's sentence
     max_tokens: int  # after it was cut to the slot's room
     cached_tokens: int
-    cache_source: str  # resident | none
+    cache_source: str  # resident | side | store | park | disk | none
 
 
 class TokenScore(Struct, frozen=True):
@@ -195,6 +200,7 @@ class RefusalCode(StrEnum):
     TOO_BIG = "does_not_fit"
     BAD_REQUEST = "invalid_request"
     NO_MEMORY = "out_of_memory"  # a running request could not get memory for its next rows
+    YIELDED = "gave_way"  # own work that stopped because a client wanted its slot; it may be asked again
     FAILED = "engine_error"
 
 
@@ -266,6 +272,43 @@ class Counters(Struct, frozen=True):
     reclaims: int = 0  # walks down the pressure ladder
     reclaimed: dict[str, int] = {}  # bytes given back, by rung
     ended_for_memory: int = 0  # requests that got no memory for their next rows, or that the guard ended
+
+
+class Turn(Struct, frozen=True):
+    """Who has the device now."""
+
+    does: str  # reading | writing | idle
+    slots: tuple[int, ...] = ()
+
+
+class Admission(Struct, frozen=True):
+    """What running requests may still take, and for how much the first in the queue waits; bytes."""
+
+    reserved: int
+    need: int = 0
+    left: int = 0
+
+
+class SideDisk(Struct, frozen=True):
+    """What the disk tier was worth to side slots: requests that began there, those it helped, rows it saved them."""
+
+    lookups: int = 0
+    hits: int = 0
+    tokens: int = 0
+
+
+class Parallel(Struct, frozen=True):
+    """How requests share the slots. Counts are monotonic since the engine started, and of requests."""
+
+    requested: int  # slots the plan asks for
+    max_running: int  # that may run at once now
+    max_running_reason: str
+    turn: Turn
+    admission: Admission
+    waits: dict[str, int]  # that waited, by the kind of wait; one that waited for two reasons is in both
+    slot0_gave_up: int  # that wanted slot 0 and went to a side slot when it stayed busy
+    yielded: int  # of the appliance's own, that gave way to a client
+    side_disk: SideDisk
 
 
 class Health(Message, frozen=True):

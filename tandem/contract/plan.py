@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 from msgspec import Struct
@@ -89,6 +90,22 @@ class SamplingDefaults(Struct, frozen=True):
     repetition_penalty: float = 1.0
 
 
+class Routing(Struct, frozen=True):
+    """How `engine.route` chooses a slot. What a document leaves out has the values here; the switches bring back an
+    older rule each, to compare."""
+
+    continues: Literal["client", "resident"] = "client"  # the prompt as the client's messages render it, or the rows
+    guests: bool = True  # short requests beside a long conversation leave it alone
+    past_head: bool = True  # only what reaches past the first user message is a continuation
+    carry: bool = True  # a conversation's rows may be copied from another slot
+    new_first: bool = True  # a new conversation leaves one alone that no side slot could hold
+    slot0_wait: float = 3.0  # for slot 0, which holds the conversation or brings it back
+    home_wait: float = 10.0  # for the side slot that holds the conversation
+    own_work_wait: float = 15.0  # for slot 0, held by nothing but the appliance's own work
+    side_min_room: int = 16_384  # rows of output that make a side slot worth taking when more are asked for
+    guest_max: int = 8_192  # tokens of a guest's prompt
+
+
 class Live(Struct, frozen=True):
     """What running processes take without a restart."""
 
@@ -99,6 +116,7 @@ class Live(Struct, frozen=True):
     sampling: SamplingDefaults
     conductor: bool
     ledger_days: int
+    routing: Routing = Routing()
 
 
 class SlotPlan(Struct, frozen=True):

@@ -83,6 +83,7 @@ REFUSALS: Final[dict[RefusalCode, tuple[int, float | None]]] = {
     RefusalCode.TOO_BIG: (400, None),
     RefusalCode.BAD_REQUEST: (400, None),
     RefusalCode.NO_MEMORY: (503, 15.0),
+    RefusalCode.YIELDED: (503, 1.0),
     RefusalCode.FAILED: (500, None),
 }
 
