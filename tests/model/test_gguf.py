@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from gguf import GGMLQuantizationType as Kind
+from test_safetensors import cached_pages
 from tiny_llama import TinyLlama
 
 from tandem.errors import CannotStart
@@ -185,3 +187,22 @@ class TestRefusals:
             path.write_bytes(path.read_bytes()[:5000])
             with pytest.raises(CannotStart, match="became shorter"):
                 file.tensors["blk.0.ffn_down.weight"].float32()
+
+
+def test_of_a_file_that_is_loaded_no_page_stays_in_the_page_cache(tmp_path: Path) -> None:
+    """Nor do its pages pile up while it is read: what is there is what the kernel reads ahead."""
+    shape = TinyLlama(hidden=512, heads=8, kv_heads=8, head_dim=64, feed_forward=2048, layers=4)
+    path = shape.write(tmp_path / "m.gguf")
+    with path.open("rb") as stream:
+        os.fsync(stream.fileno())  # the kernel keeps pages it has yet to write
+    size = path.stat().st_size
+    assert size > 60 << 20
+    with GgufFile(path) as file:
+        os.posix_fadvise(file._file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # as writing left it
+        cached = []
+        for tensor in file.tensors.values():
+            assert len(file.read(tensor)) == tensor.size
+            cached.append(cached_pages(path) * size)
+    assert max(cached) < size / 2
+    load(path, "bfloat16", threads=1)
+    assert cached_pages(path) == 0

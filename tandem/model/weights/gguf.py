@@ -140,9 +140,8 @@ class GgufFile:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        """Closes, and lets the kernel drop the file's cached pages: the weights live in our memory now."""
-        if hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        """Closes, and lets the kernel drop the rest of the file's cached pages."""
+        self._drop_cached(self._size)
         self._file.close()
 
     @property
@@ -199,7 +198,16 @@ class GgufFile:
         self._file.seek(tensor.offset)
         if self._file.readinto(data) != tensor.size:
             raise CannotStart(f"{self.path} became shorter while it was read")
+        self._drop_cached(tensor.offset + tensor.size)
         return data
+
+    def _drop_cached(self, end: int) -> None:
+        """Page cache of a file that is read once would only push out other memory, and break up its large blocks.
+
+        Always from the start: the kernel drops no block of pages that is partly outside, as one between two tensors.
+        """
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self._file.fileno(), 0, end, os.POSIX_FADV_DONTNEED)
 
     def _check_ends(self) -> None:
         for tensor in self.tensors.values():
