@@ -13,11 +13,13 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from tandem.config.quantities import KnownBy, Size, Time, exact_duration, exact_size
+from tandem.contract import plan
 from tandem.units import Bytes, Duration
 
 Rows = Annotated[int, Field(ge=1, le=16_777_216)]
 Word = Annotated[str, Field(min_length=1, max_length=400)]
 Device = Literal["cpu", "cuda"]
+_ROUTING: Final = plan.Routing()
 
 
 class Section(BaseModel):
@@ -71,6 +73,61 @@ class Slots(Section):
     side_constant: Size | None = Field(
         default=None,
         description="What a side slot takes beside its rows, when you have measured it. Default: the profile's figure.",
+    )
+
+
+class Routing(Section):
+    """Which slot a request gets, and how long it waits for the one that holds its conversation. The switches bring back
+    an older rule each, to compare."""
+
+    renamed = {
+        "continue": "it is `continues`",
+        "conv": "it is `past_head`",
+        "home": "`home_wait: 0s` never waits for the slot that holds a conversation",
+    }
+    continues: Literal["client", "resident"] = Field(
+        default=_ROUTING.continues,
+        description="What a prompt is compared with to tell that it continues a slot's conversation: the prompt served "
+        "there as the client's own messages render it, or only the rows that lie there.",
+    )
+    past_head: bool = Field(
+        default=_ROUTING.past_head,
+        description="Only what is shared past the end of the first user message is a continuation: system prompt and "
+        "tools are the same in every chat of a client.",
+    )
+    guests: bool = Field(
+        default=_ROUTING.guests,
+        description="A short request beside a long conversation goes to a side slot, or the conversation's rows are "
+        "put aside for it.",
+    )
+    guest_max: Annotated[int, Field(ge=0)] = Field(
+        default=_ROUTING.guest_max, description="Tokens of the longest prompt that is a guest."
+    )
+    new_first: bool = Field(
+        default=_ROUTING.new_first,
+        description="A new conversation takes a side slot first while slot 0 holds one that no side slot could.",
+    )
+    carry: bool = Field(
+        default=_ROUTING.carry,
+        description="Rows of a conversation are copied from the slot that holds them into the one that goes on with it.",
+    )
+    slot0_wait: Time = Field(
+        default=Duration(_ROUTING.slot0_wait),
+        description="How long a request waits for slot 0, which holds its conversation or brings it back, before a free "
+        "side slot takes it.",
+    )
+    home_wait: Time = Field(
+        default=Duration(_ROUTING.home_wait),
+        description="How long it waits for the side slot that holds its conversation.",
+    )
+    own_work_wait: Time = Field(
+        default=Duration(_ROUTING.own_work_wait),
+        description="How long it waits for the appliance's own work to give slot 0 back before a side slot takes it.",
+    )
+    side_min_room: Annotated[int, Field(ge=1)] = Field(
+        default=_ROUTING.side_min_room,
+        description="A side slot takes a request when it leaves this many tokens to write, or all that are asked for; "
+        "`max_tokens` is then cut to its room.",
     )
 
 
@@ -336,6 +393,7 @@ class Appliance(Section):
         description="Directory for downloads, ledger and logs; relative to this document, or absolute.",
     )
     slots: Slots = Field(default=Slots(), description="How many sequences are held at once.")
+    routing: Routing = Field(default=Routing(), description="Which slot a request gets, and how long it waits for it.")
     memory: Memory = Field(default=Memory(), description="What stays free, and when rows get memory.")
     roles: Roles = Field(default=Roles(), description="Small helper models beside the engine.")
     conductor: Conductor = Field(default=Conductor(), description="Shapes requests before the model sees them.")

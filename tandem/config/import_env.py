@@ -37,6 +37,12 @@ def _switch(text: str) -> str:
     raise ValueError
 
 
+def _continues(text: str) -> str:
+    if text.lower() not in {"client", "resident"}:
+        raise ValueError
+    return text.lower()
+
+
 def _number(text: str) -> float:
     number = float(text)
     if not 0 <= number < 1e12:
@@ -63,6 +69,14 @@ _KEYS: Final[Mapping[str, tuple[str, Callable[[str], str]]]] = {
     "QSE_KV_MARGIN_ROWS": ("memory.kv_margin_rows", _whole),
     "QSE_REQUEST_TIMEOUT": ("limits.request_timeout", _seconds),
     "QSE_QUEUE_TIMEOUT": ("limits.queue_timeout", _seconds),
+    "QWEN38_SIDE_CONTINUE": ("routing.continues", _continues),
+    "QWEN38_SIDE_CONV": ("routing.past_head", _switch),
+    "QWEN38_SIDE_GUESTS": ("routing.guests", _switch),
+    "QWEN38_SIDE_NEW_FIRST": ("routing.new_first", _switch),
+    "QWEN38_SIDE_CARRY": ("routing.carry", _switch),
+    "QWEN38_SIDE_SLOT0_WAIT_S": ("routing.slot0_wait", _seconds),
+    "QWEN38_SIDE_HOME_WAIT_S": ("routing.home_wait", _seconds),
+    "QWEN38_SIDE_MIN_ROOM": ("routing.side_min_room", _whole),
     "QSE_HOST": ("listen.host", json.dumps),
     "QSE_PORT": ("listen.port", _whole),
 }
@@ -74,20 +88,10 @@ _RESIDENCY: Final[Mapping[str, tuple[str, Callable[[str], str]]]] = {
     "QSE_ROLE_MAX_HOLD_S": ("reload.max_hold", _seconds),
 }
 
-_WAITS: Final = "how long a turn waits for a slot is not set here: slots are equal, and the queue is served in order"
 _CACHES: Final = "there is no cache of this kind to size or to switch"
-_ONE_RULE: Final = "an earlier rule of slot choice that could be brought back; one rule holds here"
 
 _WORDS: Final[Mapping[str, str]] = {
     "QSE_ROLE_UNLOAD_LAYA": "belongs to the deciders: declare them and write `roles.deciders.may_unload`",
-    "QWEN38_SIDE_SLOT0_WAIT_S": _WAITS,
-    "QWEN38_SIDE_HOME_WAIT_S": _WAITS,
-    "QWEN38_SIDE_MIN_ROOM": _WAITS,
-    "QWEN38_SIDE_GUESTS": _ONE_RULE,
-    "QWEN38_SIDE_CONTINUE": _ONE_RULE,
-    "QWEN38_SIDE_CONV": _ONE_RULE,
-    "QWEN38_SIDE_NEW_FIRST": _ONE_RULE,
-    "QWEN38_SIDE_CARRY": _CACHES,
     "QWEN38_SIDE_DISK": _CACHES,
     "QWEN38_SIDE_RESIDENT_GB": _CACHES,
     "QWEN38_SIDE_STASH_GB": _CACHES,

@@ -29,6 +29,7 @@ from tandem.contract.plan import (
     Plan,
     Program,
     RolePlan,
+    Routing,
 )
 from tandem.planner.checks import check_fit, check_served, not_yet
 from tandem.planner.drafting import plan_drafting
@@ -109,6 +110,7 @@ def plan_live(documents: Documents) -> Live:
         sampling=sampling(appliance.sampling, documents.profile.sampling),
         conductor=appliance.conductor.enabled,
         ledger_days=max(1, round(appliance.ledger.retention / 86400)),
+        routing=Routing(**{name: getattr(appliance.routing, name) for name in Routing.__struct_fields__}),
     )
 
 

@@ -24,6 +24,13 @@ QSE_ROLE_RELOAD_S=60
 QSE_ROLE_UNLOAD_LAYA=on
 QWEN38_SIDE_CARRY=off
 QWEN38_SIDE_SLOT0_WAIT_S=3
+QWEN38_SIDE_HOME_WAIT_S=2.5
+QWEN38_SIDE_CONTINUE=resident
+QWEN38_SIDE_CONV=off
+QWEN38_SIDE_GUESTS=off
+QWEN38_SIDE_NEW_FIRST=off
+QWEN38_SIDE_MIN_ROOM=32768
+QWEN38_SIDE_DISK=off
 QSE_SOMETHING_NEW=1
 PYTHONPATH=/srv
 """
@@ -47,14 +54,20 @@ def test_what_has_a_counterpart_is_in_the_document() -> None:
     assert (said.profile, said.residency) == ("qwen3.8-27b", "dgx-spark")
 
 
+def test_the_older_rules_of_slot_choice_are_kept() -> None:
+    said = read(import_env(SERVE).document).routing
+    assert (said.continues, said.past_head, said.guests, said.new_first, said.carry) == ("resident", *(False,) * 4)
+    assert (said.slot0_wait, said.home_wait, said.own_work_wait, said.side_min_room) == (3.0, 2.5, 15.0, 32_768)
+    assert len(import_env("QWEN38_SIDE_CONTINUE=rows\n").words) == 1
+
+
 def test_every_other_line_is_a_sentence() -> None:
     words = import_env(SERVE).words
     assert [sentence.split("`")[1].split("=")[0] for sentence in words] == [
         "QSE_ROLE_RELOAD_MARGIN_GB",
         "QSE_ROLE_RELOAD_S",
         "QSE_ROLE_UNLOAD_LAYA",
-        "QWEN38_SIDE_CARRY",
-        "QWEN38_SIDE_SLOT0_WAIT_S",
+        "QWEN38_SIDE_DISK",
         "QSE_SOMETHING_NEW",
         "PYTHONPATH",
     ]
