@@ -109,12 +109,12 @@ class Routing(Section):
     )
     carry: bool = Field(
         default=_ROUTING.carry,
-        description="Rows of a conversation are copied from the slot that holds them into the one that goes on with it.",
+        description="Rows of a conversation are copied from the slot that holds them into the one that continues it.",
     )
     slot0_wait: Time = Field(
         default=Duration(_ROUTING.slot0_wait),
-        description="How long a request waits for slot 0, which holds its conversation or brings it back, before a free "
-        "side slot takes it.",
+        description="How long a request waits for slot 0, which holds its conversation or brings it back, before a "
+        "free side slot takes it.",
     )
     home_wait: Time = Field(
         default=Duration(_ROUTING.home_wait),

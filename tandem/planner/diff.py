@@ -34,8 +34,11 @@ class Change:
 
 _BYTES: Final = frozenset(("floor", "hard_floor", "margin", "reload_margin", "max_body", "workspace", "claim", "size"))
 _SECONDS: Final = frozenset(
-    ("request_timeout", "queue_timeout", "drain_timeout", "keepalive", "reload_after", "thrash", "max_hold")
-    + ("slot0_wait", "home_wait", "own_work_wait")
+    (
+        *("request_timeout", "queue_timeout", "drain_timeout", "keepalive"),
+        *("reload_after", "thrash", "max_hold"),
+        *("slot0_wait", "home_wait", "own_work_wait"),
+    )
 )
 _SWITCHED: Final = frozenset({"draft", "lookup", "model"})  # sections that may be off
 _UNSAID: Final = frozenset({"weights_sha256", "declared_peak"})  # they follow from what is said beside them
