@@ -11,7 +11,7 @@ RunDirectory = Annotated[Path, typer.Option("--run", help="The run directory wit
 
 
 def register(app: typer.Typer) -> None:
-    for command in (director, gateway, engine):
+    for command in (director, gateway, engine, role):
         app.command(hidden=True)(command)
 
 
@@ -34,3 +34,10 @@ def engine(run: RunDirectory) -> None:
     from tandem.engine.worker import main
 
     main(run)
+
+
+def role(name: Annotated[str, typer.Argument(help="The role's name in the plan.")], run: RunDirectory) -> None:
+    """Help beside the big model: decide, narrate, or read in the shadow."""
+    from tandem.roles.worker import main
+
+    main(run, name)
