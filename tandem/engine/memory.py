@@ -115,7 +115,8 @@ class MemoryKeeper:
         if now < self._next_look:
             return
         floor, available = self.floors.hard_floor, self.available()
-        if available < floor and not self.relieve(floor):
+        if available < floor:
+            self.relieve(floor)
             available = self.available()
         if not self._guard.must_act(available, floor, now):
             return

@@ -55,6 +55,21 @@ def test_the_guard_ends_the_youngest_and_journals_why() -> None:
     assert driver.health.counters.ended_for_memory == 1
 
 
+def test_nobody_ends_when_the_ladder_was_enough() -> None:
+    """Memory falls to a tenth of the hard floor, and a role that leaves brings it back above."""
+    box = Box()
+    driver = boxed(box)
+    keep_three(driver)
+    box.roles = HARD_FLOOR
+    box.others -= HARD_FLOOR
+    driver.turn(ask("a", prompt(20), 300))
+    driver.turn()
+    leave_room(box, driver, -(HARD_FLOOR * 9 // 10))
+    driver.until_idle()
+    assert "roles" in box.acts
+    assert driver.tokens("a") == alone(ask("a", prompt(20), 300), pool_plan())
+
+
 def test_an_idle_engine_trims_once_after_work() -> None:
     box = Box()
     driver = boxed(box)
