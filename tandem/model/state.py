@@ -23,6 +23,7 @@ from torch import Tensor
 
 from tandem.model.delta import Corrections, next_tail
 from tandem.model.placement import HOST, moved
+from tandem.model.saved import Saved, describe, load_rows, pack, rows_size, save_rows, unpack
 
 
 class Allocate(Protocol):
@@ -210,6 +211,14 @@ class Snapshot:
     def bytes(self) -> int:
         return sum(tensor.nbytes for tensor in self.tensors)
 
+    def on_host(self) -> Snapshot:
+        """Itself, or a copy of it where it lies on a device."""
+        return Snapshot(self.position, tuple(tensor.to(HOST.device) for tensor in self.tensors))
+
+    def pack(self) -> Tensor:
+        """uint8 [bytes] on the host; `SequenceState.unpack` reads it."""
+        return pack(self.tensors)
+
 
 class SequenceState:
     """Everything a model remembers of one sequence. It owns neither tokens nor a request."""
@@ -305,6 +314,38 @@ class SequenceState:
         for tensor, kept in zip(self._fixed, snapshot.tensors, strict=True):
             tensor.copy_(kept)
         self._position, self._tree = snapshot.position, None
+
+    # --- copies on the host ---
+
+    @cached_property
+    def format(self) -> str:
+        """How copies of this state lie: where it is the same, a copy of one may be loaded into the other."""
+        return describe(self._rows, self._fixed)
+
+    def saved_bytes(self, rows: int) -> int:
+        """What a copy of `rows` rows takes."""
+        return rows_size(self._rows, rows)
+
+    def save(self, first: int, last: int) -> Saved:
+        """A copy on the host of rows `first` to `last`, which are final. What is fixed is a snapshot's."""
+        assert 0 <= first <= last <= self.window, "rows outside the window"
+        return save_rows(self._rows, first, last)
+
+    def load(self, saved: Saved, rows: int | None = None) -> None:
+        """Put rows back, all of the copy or its first `rows`; they must have memory.
+
+        The state goes on behind them. One that cannot rewind must be restored first, or it starts over.
+        """
+        rows = saved.rows if rows is None else rows
+        assert saved.first + rows <= self.window, "rows outside the window"
+        for part in self._parts:
+            part.begin(saved.first)
+        load_rows(saved, self._rows, rows)
+        self._position, self._tree = (saved.first + rows if self.can_rewind else 0), None
+
+    def unpack(self, data: Tensor, position: int) -> Snapshot:
+        """A snapshot of a state of this format, as it was packed."""
+        return Snapshot(position, unpack(data, self._fixed))
 
     def copy_from(self, other: SequenceState, rows: int) -> None:
         """Become `other` up to `rows`, which is where it can go on. Windows may differ; `rows` must fit."""

@@ -1,0 +1,173 @@
+"""Tokens, how much two sequences share, and what names a prefix.
+
+A sequence is cut on the chunk grid. A piece is one chunk of it, or a shorter one at its end, and its key stands for
+all tokens up to its own end, whose they are, and everything else that makes rows what they are. So whoever holds
+pieces under their keys holds a tree of prefixes: a head that a thousand chats begin with is there once. Keys only
+find; what was found counts where every token is the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, Generic, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+Words = NDArray[np.int32]  # token ids
+Key = bytes
+
+KEY_SIZE: Final = 16  # bytes
+SECRET_SIZE: Final = 32  # bytes
+
+
+def words(tokens: Sequence[int] | Words) -> Words:
+    return np.asarray(tokens, dtype="<i4")
+
+
+def shared(one: Words, other: Words) -> int:
+    """How many first tokens are the same."""
+    limit = min(len(one), len(other))
+    differs = one[:limit] != other[:limit]
+    first = int(differs.argmax()) if limit else 0
+    return first if limit and differs[first] else limit
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Piece:
+    """Tokens `first` to `end` of a sequence: a whole chunk, or fewer tokens at a sequence's end."""
+
+    key: Key  # of all tokens up to `end`
+    parent: Key  # of all tokens up to `first`
+    first: int
+    tokens: Words
+
+    @property
+    def rows(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def end(self) -> int:
+        return self.first + len(self.tokens)
+
+    def apart(self) -> Piece:
+        """With tokens of its own: to be kept, without keeping the whole sequence for them."""
+        return replace(self, tokens=self.tokens.copy())
+
+
+class Grid:
+    """Cuts sequences and names their pieces."""
+
+    def __init__(self, chunk: int, fingerprint: bytes, secret: bytes) -> None:
+        """`fingerprint` stands for whatever rows depend on beside their tokens. Without `secret` nobody can tell from
+        a key which tokens it is of."""
+        self.chunk = chunk
+        self._root = hashlib.blake2b(fingerprint, key=secret[:64], digest_size=SECRET_SIZE).digest()
+
+    def prompt(self, scope: str, tokens: Sequence[int] | Words) -> Prompt:
+        """Nothing of one `scope` is ever found by another."""
+        return Prompt(scope, words(tokens), self.chunk, self._root)
+
+
+@dataclass(slots=True, eq=False)
+class Prompt:
+    """A sequence whose keys are computed once, as far as they are asked for."""
+
+    scope: str
+    tokens: Words
+    chunk: int
+    root: bytes = field(repr=False)
+    _keys: list[Key] = field(default_factory=list, repr=False)  # of 0, 1, ... whole chunks
+
+    def pieces(self, rows: int) -> Iterator[Piece]:
+        """The first `rows` tokens, the last of them in a shorter piece when they end off the grid."""
+        assert 0 <= rows <= len(self.tokens), "more rows than tokens"
+        for first in range(0, rows, self.chunk):
+            parent, tokens = self._key_at(first), self.tokens[first : min(first + self.chunk, rows)]
+            key = self._key_at(first + self.chunk) if len(tokens) == self.chunk else self._key(parent, tokens)
+            yield Piece(key, parent, first, tokens)
+
+    def key(self, rows: int) -> Key:
+        """Of the first `rows` tokens."""
+        whole = rows - rows % self.chunk
+        return self._key_at(rows) if rows == whole else self._key(self._key_at(whole), self.tokens[whole:rows])
+
+    def _key_at(self, rows: int) -> Key:
+        keys = self._keys
+        if not keys:
+            keys.append(hashlib.blake2b(self.scope.encode(), key=self.root, digest_size=KEY_SIZE).digest())
+        while len(keys) <= rows // self.chunk:
+            first = (len(keys) - 1) * self.chunk
+            keys.append(self._key(keys[-1], self.tokens[first : first + self.chunk]))
+        return keys[rows // self.chunk]
+
+    def _key(self, parent: Key, tokens: Words) -> Key:
+        return hashlib.blake2b(parent + tokens.tobytes(), key=self.root, digest_size=KEY_SIZE).digest()
+
+
+class Kept(Protocol):
+    @property
+    def piece(self) -> Piece: ...
+
+
+E = TypeVar("E", bound=Kept)
+
+
+class Index(Generic[E]):
+    """What is kept, by key and by what it goes on from.
+
+    One thread changes it; others may look meanwhile, and see each entry or do not see it.
+    """
+
+    def __init__(self) -> None:
+        self._entries: dict[Key, E] = {}
+        self._children: dict[Key, tuple[E, ...]] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[E]:
+        return iter(tuple(self._entries.values()))
+
+    def get(self, key: Key) -> E | None:
+        return self._entries.get(key)
+
+    def children(self, key: Key) -> tuple[E, ...]:
+        return self._children.get(key, ())
+
+    def add(self, entry: E) -> None:
+        piece = entry.piece
+        assert piece.key not in self._entries, "kept twice"
+        self._entries[piece.key] = entry
+        self._children[piece.parent] = (*self.children(piece.parent), entry)
+
+    def remove(self, entry: E) -> None:
+        piece = entry.piece
+        del self._entries[piece.key]
+        if left := tuple(other for other in self.children(piece.parent) if other is not entry):
+            self._children[piece.parent] = left
+        else:
+            del self._children[piece.parent]
+
+    def match(self, wanted: Piece) -> tuple[E, int] | None:
+        """The entry that begins with most of a piece's tokens, and with how many. Every token was compared."""
+        exact = self._entries.get(wanted.key)
+        if exact is not None and shared(exact.piece.tokens, wanted.tokens) == wanted.rows == exact.piece.rows:
+            return exact, wanted.rows
+        return max(
+            ((entry, same) for entry in self.children(wanted.parent) if (same := self._same(entry, wanted))),
+            key=lambda found: found[1],
+            default=None,
+        )
+
+    def _same(self, entry: E, wanted: Piece) -> int:
+        piece = entry.piece
+        return shared(piece.tokens, wanted.tokens) if piece.first == wanted.first else 0
+
+    def check_integrity(self) -> None:
+        by_parent = [entry for entries in self._children.values() for entry in entries]
+        assert len(by_parent) == len(self._entries), "entries and children"
+        assert all(self._entries[entry.piece.key] is entry for entry in by_parent), "an entry under another key"
+        assert all(entries for entries in self._children.values()), "an empty family"

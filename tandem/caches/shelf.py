@@ -1,0 +1,213 @@
+"""Copies in memory: rows a guest would overwrite, conversations moved aside, shared heads, what clients asked to keep.
+
+The shelf holds pieces, not conversations: what two of them begin with is there once, and giving back takes the end of
+the conversation used longest ago and leaves its beginning. Whoever puts a sequence claims all its pieces at a level; a
+piece is of the highest level that claims it, so none outranks the piece it goes on from.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+from tandem.caches.holdings import Holdings
+from tandem.caches.prefix import Index, Key, Piece, Prompt, shared
+from tandem.memory.budget import Level
+from tandem.model.saved import Saved
+from tandem.model.state import SequenceState, Snapshot
+
+log = logging.getLogger("tandem.caches")
+
+LEVELS: Final = (Level.STORE, Level.STASH, Level.PARK, Level.PIN)
+COUNTED: Final = {Level.STASH, Level.PIN}  # claimed by somebody who will release it; the others are nobody's
+
+
+@dataclass(slots=True, eq=False)
+class Copy:
+    """One piece in memory."""
+
+    piece: Piece
+    saved: Saved
+    snapshot: Snapshot | None = None  # the state behind its last row: where one that cannot rewind may go on
+    claims: Counter[Level] = field(default_factory=Counter)
+
+    @property
+    def level(self) -> Level:
+        return max(self.claims)
+
+    @property
+    def bytes(self) -> int:
+        return self.saved.bytes + (self.snapshot.bytes if self.snapshot else 0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Hold:
+    """The copies of one sequence, from its first row on, as they were claimed."""
+
+    level: Level
+    rows: int
+    copies: tuple[Copy, ...]
+
+
+class Shelf:
+    """Device thread only. Sizes are bytes."""
+
+    def __init__(self, limit: int, holdings: Holdings) -> None:
+        """`limit`: of all levels together."""
+        self.index: Index[Copy] = Index()
+        self.held = 0
+        self.num_given_back = 0  # pieces
+        self._limit = limit
+        self._holdings = holdings
+        self._by_use: dict[Level, OrderedDict[Key, Copy]] = {level: OrderedDict() for level in LEVELS}  # oldest first
+        for level in LEVELS:
+            holdings.register(level, partial(self.give_back, level))
+
+    def put(
+        self, prompt: Prompt, rows: int, state: SequenceState, level: Level, anchors: Iterable[Snapshot] = ()
+    ) -> Hold | None:
+        """Claim the first `rows` rows of `state`, which hold the prompt's first tokens; what is not here is copied.
+
+        `anchors` are the sequence's snapshots; those at the end of a piece are kept with it. None when neither limit
+        nor budget have the room, and nothing was copied then.
+        """
+        snapshots = {anchor.position: anchor for anchor in anchors}
+        pieces = list(prompt.pieces(rows))
+        there = [self._holder(piece, exactly=piece.end in snapshots) for piece in pieces]
+        size = sum(state.saved_bytes(piece.rows) for piece, copy in zip(pieces, there, strict=True) if copy is None)
+        size += sum(
+            snapshots[piece.end].bytes
+            for piece, copy in zip(pieces, there, strict=True)
+            if piece.end in snapshots and (copy is None or copy.snapshot is None)
+        )
+        mine = {copy.piece.key for copy in there if copy}
+        if not self._make_room(size, level, mine) or not self._holdings.may_take(level, size):
+            return None
+        copies = []
+        for piece in pieces:  # asked again: what gave way may have been ours
+            copy = self._holder(piece, exactly=piece.end in snapshots)
+            if copy:
+                self._claim(copy, level)
+            else:
+                copy = self._copy(piece, state, level)
+            if piece.end in snapshots and copy.snapshot is None:
+                self._attach(copy, snapshots[piece.end].on_host())
+            copies.append(copy)
+        self.touch(copies)
+        return Hold(level, rows, tuple(copies))
+
+    def release(self, hold: Hold) -> None:
+        """Nobody needs it any more; what nothing else claims goes."""
+        for copy in reversed(hold.copies):
+            if self.index.get(copy.piece.key) is not copy or not copy.claims[hold.level]:
+                continue
+            before = copy.level
+            copy.claims[hold.level] -= 1
+            if not copy.claims[hold.level]:
+                del copy.claims[hold.level]
+            if not copy.claims:
+                self._forget(copy, before)
+            elif copy.level is not before:
+                self._move(copy, before)
+
+    def touch(self, copies: Iterable[Copy]) -> None:
+        """They are used now: the first row's copy most recently, so that of a sequence the end goes first."""
+        for copy in reversed(list(copies)):
+            if self.index.get(copy.piece.key) is copy:
+                self._by_use[copy.level].move_to_end(copy.piece.key)
+
+    def give_back(self, level: Level, size: int) -> int:
+        """Drop pieces of a level until `size` bytes are free, or none is left; returns how many bytes are."""
+        before = self.held
+        while before - self.held < size and (oldest := next(iter(self._by_use[level].values()), None)):
+            self._drop(oldest)
+        return before - self.held
+
+    def _holder(self, piece: Piece, exactly: bool) -> Copy | None:
+        """The copy that has all rows of a piece; `exactly` those where a snapshot belongs to its end."""
+        found = self.index.match(piece)
+        if found is None or found[1] < piece.rows:
+            return None
+        return None if exactly and found[0].piece.rows != piece.rows else found[0]
+
+    def _make_room(self, size: int, level: Level, mine: set[Key]) -> bool:
+        """Whether `size` bytes fit under the limit, after heads and conversations of no higher level have gone."""
+        give_way = [
+            copy
+            for lower in (Level.STORE, Level.PARK)
+            if lower <= level
+            for copy in self._by_use[lower].values()
+            if copy.piece.key not in mine and not COUNTED & copy.claims.keys()
+        ]
+        if self.held + size - sum(copy.bytes for copy in give_way) > self._limit:
+            return False
+        for copy in give_way:
+            if self.held + size <= self._limit:
+                break
+            self._drop(copy)
+        return True
+
+    # --- the books ---
+
+    def _copy(self, piece: Piece, state: SequenceState, level: Level) -> Copy:
+        self._drop_outgrown(piece, level)
+        copy = Copy(piece.apart(), state.save(piece.first, piece.end), claims=Counter({level: 1}))
+        self.index.add(copy)
+        self._by_use[level][piece.key] = copy
+        self._note(level, copy.bytes)
+        return copy
+
+    def _drop_outgrown(self, piece: Piece, level: Level) -> None:
+        """A conversation's end of last time is the beginning of what stands there now."""
+        for shorter in self.index.children(piece.parent):
+            outgrown = (
+                shorter.piece.rows < piece.rows and shared(shorter.piece.tokens, piece.tokens) == shorter.piece.rows
+            )
+            if outgrown and shorter.snapshot is None and shorter.level <= level and not COUNTED & shorter.claims.keys():
+                self._drop(shorter)
+
+    def _claim(self, copy: Copy, level: Level) -> None:
+        before = copy.level
+        copy.claims[level] = copy.claims[level] + 1 if level in COUNTED else 1
+        self._move(copy, before)
+
+    def _move(self, copy: Copy, before: Level) -> None:
+        if copy.level is not before:
+            self._by_use[copy.level][copy.piece.key] = self._by_use[before].pop(copy.piece.key)
+            self._holdings.note(before, -copy.bytes)
+            self._holdings.note(copy.level, copy.bytes)
+
+    def _attach(self, copy: Copy, snapshot: Snapshot) -> None:
+        copy.snapshot = snapshot
+        self._note(copy.level, snapshot.bytes)
+
+    def _drop(self, copy: Copy) -> None:
+        """And what goes on from it: without its beginning nothing is found."""
+        for child in self.index.children(copy.piece.key):
+            self._drop(child)
+        self.num_given_back += 1
+        self._forget(copy, copy.level)
+
+    def _forget(self, copy: Copy, level: Level) -> None:
+        self.index.remove(copy)
+        del self._by_use[level][copy.piece.key]
+        self._note(level, -copy.bytes)
+
+    def _note(self, level: Level, change: int) -> None:
+        self.held += change
+        self._holdings.note(level, change)
+
+    def check_integrity(self) -> None:
+        self.index.check_integrity()
+        assert self.held == sum(copy.bytes for copy in self.index) <= self._limit, "bytes on the shelf"
+        for level, copies in self._by_use.items():
+            assert self._holdings.held(level) == sum(copy.bytes for copy in copies.values()), f"bytes of {level.name}"
+            assert all(copy.level is level for copy in copies.values()), f"claims of {level.name}"
+        assert sum(map(len, self._by_use.values())) == len(self.index), "a copy of no level"
+        for copy in self.index:
+            parent = self.index.get(copy.piece.parent)
+            assert copy.piece.first == 0 or (parent and parent.level >= copy.level), "an end without its beginning"
