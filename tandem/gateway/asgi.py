@@ -14,6 +14,7 @@ from tandem.gateway.errors import ApiError
 
 BODY_WITHIN: Final = 60.0  # seconds for a body to arrive
 _CLIENT: Final = re.compile(r"[A-Za-z0-9._-]{1,40}")
+_PLAIN: Final = re.compile(r"[A-Za-z_]\w{0,63}(\[\d+\])?", re.ASCII)
 _MAX_NAMED: Final = 20  # ignored fields that the header names
 
 
@@ -66,8 +67,8 @@ def caller_of(scope: Scope) -> Caller:
 
 
 def name_list(names: tuple[str, ...]) -> bytes:
-    """Names that fit a header: a client wrote them, so anything else than a plain word is only counted."""
-    plain = [name for name in names if name.isascii() and name.isidentifier() and len(name) <= 64][:_MAX_NAMED]
+    """Names that fit a header: a client wrote them, so anything else than a plain place is only counted."""
+    plain = [name for name in names if _PLAIN.fullmatch(name)][:_MAX_NAMED]
     others = len(names) - len(plain)
     return ", ".join([*plain, *([f"and {others} more"] if others else [])]).encode()
 

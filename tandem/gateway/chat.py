@@ -31,6 +31,10 @@ class Chat:
         return wanted
 
     async def prompts(self, wanted: ChatRequest, prompts: Prompts) -> list[Prompt]:
+        if wanted.offer.tools or any(
+            message.calls or message.role in ("tool", "function") for message in wanted.messages
+        ):
+            raise ApiError(400, "unsupported_value", "`tools` are not served here yet", param="tools")
         return [await prompts.of_messages(wanted.messages, thinks=wanted.thinking_limit != 0)]
 
     def chunks(self, wanted: ChatRequest, identity: Identity, names: Tokenizer | None) -> ChatChunks:

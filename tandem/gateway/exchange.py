@@ -62,11 +62,11 @@ class Exchange(Generic[Wanted]):
     async def _read(self, scope: Scope, receive: Receive) -> tuple[Wanted, Generation]:
         body = await read_body(scope, receive, self._live.limits.max_body)
         self._arrived = time.perf_counter()
-        wanted, ignored = read(self._dialect.request, body)
+        wanted, unknown = read(self._dialect.request, body)
         generation = self._dialect.generation(wanted)
-        generation.refuse_unhonoured()
+        generation.check()
         self._account.streamed = bool(generation.stream)
-        if ignored:
+        if ignored := (*unknown, *generation.not_read):
             self._headers.append((b"x-tandem-ignored", name_list(ignored)))
         self._service.check_model(generation.model)
         await self._service.check_open()

@@ -11,13 +11,13 @@ import msgspec
 from tandem.contract.messages import Generate, Reasoning, Sampling
 from tandem.contract.plan import Limits, SamplingDefaults
 from tandem.gateway.errors import ApiError
+from tandem.gateway.fields import ENDLESS, MAX_CHOICES
 from tandem.gateway.grammars import grammar_of
-from tandem.gateway.openai import MAX_CHOICES, Generation
+from tandem.gateway.openai import Generation
 from tandem.text.template import Prompt
 from tandem.text.vocabulary import Vocabulary
 
 _SEEDS: Final = 1 << 63
-_ENDLESS: Final = 1 << 31  # tokens, above any window; a client may name more than a message can carry
 _Number = TypeVar("_Number", int, float)
 
 
@@ -75,7 +75,7 @@ def make_job(
 def _limited(reasoning: Reasoning | None, limit: int | None) -> Reasoning | None:
     if reasoning is None or limit is None:
         return reasoning
-    return msgspec.structs.replace(reasoning, max_tokens=min(limit, _ENDLESS))
+    return msgspec.structs.replace(reasoning, max_tokens=min(limit, ENDLESS))
 
 
 def refuse_too_many(prompts: int, copies: int, max_queue: int, slots: int) -> None:

@@ -1,8 +1,7 @@
 """OpenAI's words on the wire: what requests may hold. Every other API's request is put into these words first.
 
-The structs are both the validation and the OpenAPI document. A field that is known, but whose value would change
-the answer in a way this version does not honour, is refused by name; a field that is not known is ignored, and the
-answer's header says so.
+The structs are both the validation and the OpenAPI document; `fields` says what becomes of each field. A field that
+is not known is ignored, and the answer's header says so.
 """
 
 from __future__ import annotations
@@ -11,17 +10,23 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct
 
+from tandem.gateway.conversation import Message
 from tandem.gateway.errors import ApiError
+from tandem.gateway.fields import (
+    ENDLESS,
+    MAX_CHOICES,
+    MAX_STOPS,
+    WHOLE_ROOM,
+    Count,
+    Ignored,
+    NumTop,
+    Penalty,
+    Refused,
+    Stop,
+)
 from tandem.gateway.grammars import Answers, ResponseFormat, SchemaField, StructuredOutputs, Text
-
-MAX_CHOICES: Final = 16
-MAX_STOPS: Final = 16
-
-Count = Annotated[int, Meta(ge=1)]  # cut to the room of the slot, however large
-Penalty = Annotated[float, Meta(ge=-2, le=2)]
-NumTop = Annotated[int, Meta(ge=0, le=20)]
-Stop = Annotated[str, Meta(min_length=1, max_length=1000)]
-NotYet = Annotated[Any, Meta(description="Accepted only with a value that asks for nothing; others are refused.")]
+from tandem.gateway.offer import NamedTool, Offer, OfferedTool, left_out, offer_of
+from tandem.gateway.treatment import refuse_unhonoured
 
 
 class StreamOptions(Struct, frozen=True):
@@ -55,12 +60,14 @@ class Generation(Struct, frozen=True, kw_only=True):
     json_schema: SchemaField = None
     grammar: Text | None = None
     end_loops: bool | None = None  # an answer that repeats itself without end is ended
-    user: Any = None
-    metadata: Any = None
-    store: Any = None
-    safety_identifier: Any = None
-    prompt_cache_key: Any = None
-    service_tier: Any = None
+    cache_prompt: Ignored = None
+    user: Ignored = None
+    metadata: Ignored = None
+    store: Ignored = None
+    safety_identifier: Ignored = None
+    prompt_cache_key: Ignored = None
+    prompt_cache_retention: Ignored = None
+    service_tier: Ignored = None
 
     @property
     def num_top(self) -> int | None:
@@ -74,8 +81,8 @@ class Generation(Struct, frozen=True, kw_only=True):
 
     @property
     def answer_limit(self) -> int | None:
-        """Tokens of the answer, thinking included; None: the appliance's default."""
-        return self.max_tokens
+        """Tokens of the answer, thinking included; None: the appliance's default. Raises `ApiError` 400 for none."""
+        return _limit(self.max_tokens, "max_tokens")
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -85,47 +92,58 @@ class Generation(Struct, frozen=True, kw_only=True):
     def wants_usage(self) -> bool:
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
-    def refuse_unhonoured(self) -> None:
-        """Raises `ApiError` 400 for a field that asks for what is not done."""
+    @property
+    def offer(self) -> Offer:
+        """What the model may call."""
+        return Offer()
+
+    @property
+    def not_read(self) -> tuple[str, ...]:
+        """Places of what is left out of the request."""
+        return ()
+
+    def check(self) -> None:
+        """Raises `ApiError` 400 for what no answer can keep to."""
         refuse_unhonoured(self)
+        _ = self.answer_limit, self.offer
 
 
-class Part(Struct, frozen=True):
-    """A piece of a message's content; only text is read."""
-
-    type: str
-    text: str | None = None
-
-
-Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
-
-
-class Message(Struct, frozen=True):
-    role: Role
-    content: str | list[Part] | None = None
-    tool_calls: NotYet = None
-    function_call: NotYet = None
+def _limit(value: int | None, param: str) -> int | None:
+    if value == 0:
+        sentence = (
+            f"`{param}`: an answer has at least 1 token; leave it out for the default, -1 for all there is room for"
+        )
+        raise ApiError(400, "invalid_value", sentence, param=param)
+    return ENDLESS if value == WHOLE_ROOM else value
 
 
 Effort = Literal["none", "minimal", "low", "medium", "high"]
 EFFORTS: Final[dict[str, int]] = {"none": 0, "minimal": 256, "low": 1024, "medium": 4096, "high": 16_384}  # tokens
 
 
+ReasoningFormat = Literal["auto", "none", "deepseek", "deepseek-legacy"]  # llama.cpp's words
+
+
 class ChatRequest(Generation, frozen=True, kw_only=True):
     messages: Annotated[list[Message], Meta(min_length=1)]
     max_completion_tokens: Count | None = None
-    tools: NotYet = None
-    tool_choice: NotYet = None
-    parallel_tool_calls: Any = None
-    functions: NotYet = None
-    function_call: NotYet = None
+    tools: list[OfferedTool] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    parallel_tool_calls: bool | None = None
+    functions: Refused = None
+    function_call: Refused = None
     logprobs: bool | None = None
     top_logprobs: NumTop | None = None
     max_reasoning_tokens: Annotated[int, Meta(ge=0)] | None = None  # goes before `reasoning_effort`
     reasoning_effort: Effort | None = None
-    modalities: NotYet = None
-    audio: NotYet = None
-    web_search_options: NotYet = None
+    reasoning_format: ReasoningFormat | None = None
+    include_reasoning: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    modalities: Refused = None
+    audio: Refused = None
+    web_search_options: Refused = None
+    prediction: Ignored = None
+    verbosity: Ignored = None
 
     @property
     def num_top(self) -> int | None:
@@ -133,7 +151,8 @@ class ChatRequest(Generation, frozen=True, kw_only=True):
 
     @property
     def answer_limit(self) -> int | None:
-        return self.max_completion_tokens or self.max_tokens
+        newer = _limit(self.max_completion_tokens, "max_completion_tokens")
+        return newer if newer is not None else super().answer_limit
 
     @property
     def thinking_limit(self) -> int | None:
@@ -141,13 +160,17 @@ class ChatRequest(Generation, frozen=True, kw_only=True):
             return self.max_reasoning_tokens
         return EFFORTS[self.reasoning_effort]
 
-    def refuse_unhonoured(self) -> None:
-        refuse_unhonoured(self)
-        for index, message in enumerate(self.messages):
-            refuse_unhonoured(message, f"messages[{index}].")
-            if message.role in ("tool", "function"):
-                param = f"messages[{index}].role"
-                raise ApiError(400, "unsupported_value", f"`{param}`: tools are not served here yet", param=param)
+    @property
+    def offer(self) -> Offer:
+        """Raises `ApiError` 400."""
+        return offer_of(self.tools or (), self.tool_choice, self.parallel_tool_calls is not False)
+
+    @property
+    def not_read(self) -> tuple[str, ...]:
+        return left_out(self.tools or ())
+
+    def check(self) -> None:
+        super().check()
         if self.top_logprobs and not self.logprobs:
             sentence = "`top_logprobs`: they are told with `logprobs: true` only"
             raise ApiError(400, "invalid_value", sentence, param="top_logprobs")
@@ -161,37 +184,11 @@ class CompletionRequest(Generation, frozen=True, kw_only=True):
     """`prompt` is a text, several texts, one list of token ids, or several."""
 
     prompt: str | Annotated[list[str | TokenId | Ids], Meta(min_length=1)]
-    suffix: NotYet = None
-    echo: NotYet = None
-    best_of: NotYet = None
+    suffix: Refused = None
+    echo: Refused = None
+    best_of: Refused = None
     logprobs: NumTop | None = None
 
     @property
     def num_top(self) -> int | None:
         return self.logprobs
-
-
-# Values of known fields that ask for nothing. Any other value is refused by the field's name.
-_ASK_NOTHING: Final[dict[str, tuple[Any, ...]]] = {
-    "tools": (None, []),
-    "tool_choice": (None, "none", "auto"),
-    "tool_calls": (None, []),
-    "functions": (None, []),
-    "function_call": (None, "none", "auto"),
-    "modalities": (None, ["text"]),
-    "audio": (None,),
-    "web_search_options": (None,),
-    "suffix": (None, ""),
-    "echo": (None, False),
-    "best_of": (None, 1),
-}
-
-
-def refuse_unhonoured(part: Struct, prefix: str = "") -> None:
-    """Raises `ApiError` 400 for a known field that asks for what this version does not do."""
-    for name in part.__struct_fields__:
-        harmless = _ASK_NOTHING.get(name)
-        if harmless is not None and getattr(part, name) not in harmless:
-            raise ApiError(
-                400, "unsupported_value", f"`{prefix}{name}` asks for what is not served here yet", param=prefix + name
-            )

@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from tandem.contract.messages import Marks
+from tandem.gateway.conversation import Message, text_of
 from tandem.gateway.errors import ApiError
-from tandem.gateway.openai import Message
 from tandem.text.template import ChatMessage, ChatTemplate, Prompt, TemplateRefused
 from tandem.text.tokenizer import Tokenizer
 
@@ -22,17 +22,20 @@ _AS_SYSTEM = {"developer": "system"}
 
 
 class Prompts:
-    """`window` is the most tokens a prompt and its answer may have together."""
+    """`window` is the most tokens a prompt and its answer may have together; `model` is the name people know."""
 
-    def __init__(self, tokenizer: Tokenizer, window: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, window: int, model: str) -> None:
         self.tokenizer = tokenizer
+        self._model = model
         self._template = ChatTemplate(tokenizer)
         self._window = window
         self._thread = ThreadPoolExecutor(1, "prompts")
 
     async def of_messages(self, messages: Sequence[Message], thinks: bool = True) -> Prompt:
         """`thinks` as `ChatTemplate.prompt` has it. Raises `ApiError` 400: too long, or not what the template takes."""
-        turns = [ChatMessage(_AS_SYSTEM.get(m.role, m.role), text_of(m, n)) for n, m in enumerate(messages)]
+        turns = [
+            ChatMessage(_AS_SYSTEM.get(m.role, m.role), text_of(m, n, self._model)) for n, m in enumerate(messages)
+        ]
         self._refuse_hopeless("".join(turn.content for turn in turns), "messages")
         try:
             prompt = await self._in_thread(lambda: self._template.prompt(turns, thinks))
@@ -77,20 +80,3 @@ class Prompts:
             f"the prompt has {count} tokens"
         )
         return ApiError(400, "context_length_exceeded", sentence, param=param)
-
-
-def text_of(message: Message, index: int) -> str:
-    """A message's text, whether it came as a string, as nothing, or in parts (joined by line breaks).
-
-    Raises `ApiError` 400 naming the part that is not text.
-    """
-    if not isinstance(message.content, list):
-        return message.content or ""
-    for place, part in enumerate(message.content):
-        param = f"messages[{index}].content[{place}]"
-        if part.type != "text":
-            sentence = f"`{param}.type`: only parts of type `text` are read"
-            raise ApiError(400, "unsupported_value", sentence, param=f"{param}.type")
-        if part.text is None:
-            raise ApiError(400, "invalid_value", f"`{param}.text`: this field is required", param=f"{param}.text")
-    return "\n".join(part.text or "" for part in message.content)

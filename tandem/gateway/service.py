@@ -48,7 +48,7 @@ class Service:
         self.engine = EngineClient(_socket_of(plan, "engine"))
         self.director = DirectorView(plan.paths.director_socket, plan.live, self._take_live)
         self.keys = Keys(plan.live.keys)
-        self.prompts = Prompts(tokenizer, plan.gateway.window)
+        self.prompts = Prompts(tokenizer, plan.gateway.window, plan.gateway.model)
         self.metrics = Metrics(lambda: self.engine.health, self._memory)
         self.ledger = Ledger(Path(plan.gateway.ledger), plan.live.ledger_days)
 

@@ -6,10 +6,10 @@ from typing import Any, TypeVar
 import pytest
 
 from tandem.contract.plan import SamplingDefaults
+from tandem.gateway.conversation import text_of
 from tandem.gateway.errors import ApiError
 from tandem.gateway.job import make_sampling, refuse_too_many
-from tandem.gateway.openai import ChatRequest, CompletionRequest, Generation, refuse_unhonoured
-from tandem.gateway.prompts import text_of
+from tandem.gateway.openai import ChatRequest, CompletionRequest, Generation
 from tandem.gateway.reading import read
 
 USER = {"role": "user", "content": "hi"}
@@ -21,7 +21,7 @@ Kind = TypeVar("Kind", bound=Generation)
 def parse(kind: type[Kind], body: bytes) -> tuple[Kind, tuple[str, ...]]:
     """As an exchange does."""
     wanted, ignored = read(kind, body)
-    wanted.refuse_unhonoured()
+    wanted.check()
     return wanted, ignored
 
 
@@ -29,6 +29,7 @@ def chat(**fields: Any) -> bytes:
     return json.dumps({"messages": [USER], **fields}).encode()
 
 
+TOOL: Any = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 BAD = [
     (b"", "invalid_json", None),
     (b"{", "invalid_json", None),
@@ -44,7 +45,7 @@ BAD = [
     (chat(messages=[{"role": "boss", "content": "hi"}]), "invalid_value", "messages[...].role"),
     (chat(messages=[{"role": "user", "content": 5}]), "invalid_value", "messages[...].content"),
     (chat(max_tokens=0), "invalid_value", "max_tokens"),
-    (chat(max_tokens=-1), "invalid_value", "max_tokens"),
+    (chat(max_tokens=-2), "invalid_value", "max_tokens"),
     (chat(max_completion_tokens=0), "invalid_value", "max_completion_tokens"),
     (chat(max_tokens="5"), "invalid_value", "max_tokens"),
     (chat(temperature=-0.1), "invalid_value", "temperature"),
@@ -63,8 +64,20 @@ BAD = [
     (chat(logit_bias={"5": 101}), "invalid_value", "logit_bias[...]"),
     (chat(logit_bias=[1]), "invalid_value", "logit_bias"),
     (chat(model=5), "invalid_value", "model"),
-    (chat(tools=[{"type": "function"}]), "unsupported_value", "tools"),
-    (chat(tool_choice="required"), "unsupported_value", "tool_choice"),
+    (chat(tools=[{"type": "function"}]), "invalid_value", "tools[0].function"),
+    (chat(tools=[{"type": "function", "function": {"name": ""}}]), "invalid_value", "tools[...].function.name"),
+    (chat(tools=[TOOL, TOOL]), "invalid_value", "tools"),
+    (chat(tool_choice="required"), "invalid_value", "tool_choice"),
+    (chat(tool_choice="required", tools=[{"type": "mcp"}]), "invalid_value", "tool_choice"),
+    (chat(tool_choice={"type": "function", "function": {"name": "g"}}, tools=[TOOL]), "invalid_value", "tool_choice"),
+    (chat(tool_choice="any", tools=[TOOL]), "invalid_value", "tool_choice"),
+    (
+        chat(messages=[{"role": "assistant", "tool_calls": [{}]}]),
+        "invalid_value",
+        "messages[...].tool_calls[...].function",
+    ),
+    (chat(reasoning_format="xml"), "invalid_value", "reasoning_format"),
+    (chat(chat_template_kwargs=[]), "invalid_value", "chat_template_kwargs"),
     (chat(functions=[{}]), "unsupported_value", "functions"),
     (chat(response_format={"type": "json"}), "invalid_value", "response_format.type"),
     (chat(response_format={}), "invalid_value", "response_format.type"),
@@ -178,21 +191,22 @@ def test_every_role_takes_a_string_nothing_and_parts(role: str) -> None:
     ]
     for content, text in contents:
         request, _ = parse(ChatRequest, chat(messages=[{"role": role, "content": content}]))
-        assert text_of(request.messages[0], 0) == text
+        assert text_of(request.messages[0], 0, "m1") == text
 
 
-def test_a_part_that_is_not_text_is_named() -> None:
+def test_an_image_is_refused_by_its_place_and_names_the_model() -> None:
     content = [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {}}]
     request, _ = parse(ChatRequest, chat(messages=[USER, {"role": "user", "content": content}]))
     with pytest.raises(ApiError) as caught:
-        text_of(request.messages[1], 1)
-    assert caught.value.detail.param == "messages[1].content[1].type"
+        text_of(request.messages[1], 1, "m1")
+    assert caught.value.detail.param == "messages[1].content[1]"
+    assert str(caught.value) == "`messages[1].content[1]`: m1 does not see images; send text"
 
 
 def test_a_part_without_its_text_lacks_the_text() -> None:
     request, _ = parse(ChatRequest, chat(messages=[{"role": "user", "content": [{"type": "text"}]}]))
     with pytest.raises(ApiError) as caught:
-        text_of(request.messages[0], 0)
+        text_of(request.messages[0], 0, "m1")
     assert (caught.value.detail.code, caught.value.detail.param) == ("invalid_value", "messages[0].content[0].text")
     assert str(caught.value) == "`messages[0].content[0].text`: this field is required"
 
@@ -222,13 +236,6 @@ def test_more_choices_than_can_ever_be_here_are_refused(
             "slots.count is 4 and limits.max_queue is 4"
         )
     return None
-
-
-def test_a_message_with_tool_calls_is_refused_by_its_place() -> None:
-    request, _ = read(ChatRequest, chat(messages=[{"role": "assistant", "content": None, "tool_calls": [{}]}]))
-    with pytest.raises(ApiError) as caught:
-        refuse_unhonoured(request.messages[0], "messages[0].")
-    assert caught.value.detail.param == "messages[0].tool_calls"
 
 
 def test_sampling_takes_the_requests_word_then_the_appliances() -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import get_args
 
 from tandem.conductor.monitor import FEWEST_REPEATS, FEWEST_TOKENS, LONGEST_PERIOD, RUNAWAY_SHARE
-from tandem.gateway.openai import EFFORTS, NumTop
+from tandem.gateway.fields import NumTop
+from tandem.gateway.openai import EFFORTS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "answers.md").read_text()
 WORDS = " ".join(PAGE.split())
