@@ -74,7 +74,7 @@ BAD = [
     (
         chat(messages=[{"role": "assistant", "tool_calls": [{}]}]),
         "invalid_value",
-        "messages[...].tool_calls[...].function",
+        "messages[0].tool_calls[...].function",
     ),
     (chat(reasoning_format="xml"), "invalid_value", "reasoning_format"),
     (chat(chat_template_kwargs=[]), "invalid_value", "chat_template_kwargs"),
