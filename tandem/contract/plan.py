@@ -53,6 +53,8 @@ class Limits(Struct, frozen=True):
     max_body: int  # bytes of one HTTP request
     default_max_tokens: int  # when a client names none; cut to the room of the slot
     keepalive: float  # seconds of silence after which a stream carries a comment line
+    per_key_running: int | None = None  # requests of one API key at once; None: no limit of its own
+    per_key_requests: int | None = None  # of one API key in any minute; None: no limit
 
 
 class Floors(Struct, frozen=True):
@@ -106,6 +108,14 @@ class Routing(Struct, frozen=True):
     guest_max: int = 8_192  # tokens of a guest's prompt
 
 
+class Api(Struct, frozen=True):
+    """Manners of the API."""
+
+    reasoning: str = "reasoning_content"  # where thinking stands: reasoning_content | reasoning | both | tags | none
+    cache_scope: str = "key"  # who shares cached rows: requests of one key | of the whole appliance
+    tasks: tuple[str, ...] = ()  # how a request begins that is a task beside a conversation
+
+
 class Live(Struct, frozen=True):
     """What running processes take without a restart."""
 
@@ -117,6 +127,7 @@ class Live(Struct, frozen=True):
     conductor: bool
     ledger_days: int
     routing: Routing = Routing()
+    api: Api = Api()
 
 
 class SlotPlan(Struct, frozen=True):
