@@ -8,7 +8,8 @@ The rules:
 - A death that nobody asked for is a crash. Crashes in a row wait longer and longer; nobody is given up (`notice`).
 - A new plan is on trial until everything vital that it changes is ready; the first failure brings back the last
   good plan (`trial`).
-- A program starts only when everything vital before it is ready; helpers start one at a time.
+- A program starts only when everything vital before it is ready.
+- A role has a process only while residency wants it in memory (`roles`); its process is stopped else.
 - A process whose fingerprint is not the plan's is replaced; the engine is drained first.
 - The end drains the engine, then stops everything in reverse order.
 """
@@ -21,8 +22,9 @@ from typing import Final, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from tandem.contract.plan import Placement, Plan, Program
+from tandem.contract.plan import Plan, Program
 from tandem.director.notice import notice
+from tandem.director.roles import decide_roles, is_kept_out
 from tandem.director.state import (
     COMING_UP,
     VITAL,
@@ -43,17 +45,18 @@ from tandem.director.state import (
     WritePlan,
     become,
     fresh,
+    is_ready,
     names,
     programs_of,
     remember,
 )
 from tandem.director.trial import judge
-from tandem.residency.placement import may_load
 from tandem.units import format_duration
 
 STOPPING: Final = "stopping"  # the whole sentence of a program that stops with nothing to tell
 UNANSWERED: Final = 5  # health questions in a row; one slow answer never kills a process
 TURN_SILENCE: Final = 120.0  # seconds without life on the device thread while requests run: longer than any chunk
+ROLE_SILENCE: Final = 20.0  # the same of a role, whose callers have gone on without it long before
 KILL_AGAIN: Final = 2.0  # seconds that supervisord gets for its own KILL before the director sends one
 REMOVED_STOP: Final = 60.0  # seconds from TERM to KILL for a program the plan no longer knows
 
@@ -67,7 +70,9 @@ def decide(state: State, facts: Facts, now: float) -> Decision:
     """One step. Performing the actions in order makes the new state true; what fails is seen by the next look."""
     state = notice(state, facts, now)
     state = judge(state, facts)
+    state, notes = decide_roles(state, facts, now)
     actions: list[Action] = [] if facts.written == state.plan.id else [WritePlan()]
+    actions += notes
     for name in names(state):
         record, more = steer(name, state, facts, now)
         state = remember(state, name, record)
@@ -84,13 +89,14 @@ def steer(name: str, state: State, facts: Facts, now: float) -> tuple[Record | N
     """The record after this step and the commands that make it true; None forgets the program."""
     record = state.programs.get(name, Record())
     program = None if state.stop else state.plan.program(name)
-    current = program is not None and record.fingerprint == program.fingerprint
+    is_out = program is not None and is_kept_out(program, state)
+    current = program is not None and record.fingerprint == program.fingerprint and not is_out
     match record.state:
         case ProgramState.STOPPED | ProgramState.BACKOFF:
             if program is None:
                 return _put_away(name, record, state, now)
-            if may_start(program, record, state, facts, now):
-                return _admit(program, record, state, facts, now)
+            if not is_out and may_start(program, record, state, facts, now):
+                return _start(program, record, state, now), [Start(program.name)]
         case ProgramState.STARTING | ProgramState.LOADING | ProgramState.READY:
             if not current:
                 return _retire(name, record, state, facts, now)
@@ -113,17 +119,14 @@ def steer(name: str, state: State, facts: Facts, now: float) -> tuple[Record | N
 
 
 def may_start(program: Program, record: Record, state: State, facts: Facts, now: float) -> bool:
-    """Everything vital before it is ready as planned, its own wait is over, and a helper waits for its turn."""
+    """Everything vital before it is ready as planned, and its own wait is over."""
     if facts.written != state.plan.id:
         return False
     if record.state is ProgramState.BACKOFF and now < record.until and record.fingerprint == program.fingerprint:
         return False  # a new fingerprint is a new chance and need not wait
     order = programs_of(state.plan)
     before = order[: order.index(program)]
-    if not all(_is_ready(other, state) for other in before if other.kind in VITAL):
-        return False
-    alone = not any(record.state in COMING_UP for record in state.programs.values())
-    return alone or program.kind in VITAL
+    return all(is_ready(other, state) for other in before if other.kind in VITAL)
 
 
 def may_stop(name: str, state: State, facts: Facts, now: float) -> bool:
@@ -166,7 +169,8 @@ def condemn(record: Record, answer: Answer, program: Program, now: float) -> str
         return f"was not ready within {format_duration(program.start_timeout)} and was killed" if late else ""
     if answer.unanswered >= UNANSWERED:
         return f"hung: {answer.unanswered} health questions in a row went unanswered"
-    if health is not None and health.last_turn_age > TURN_SILENCE and (health.running or health.queued):
+    silence = TURN_SILENCE if program.kind in VITAL else ROLE_SILENCE
+    if health is not None and health.last_turn_age > silence and (health.running or health.queued):
         return f"hung: no turn for {format_duration(round(health.last_turn_age))} while requests run"
     return ""
 
@@ -177,39 +181,6 @@ def live_fingerprint(plan: Plan) -> str:
 
 def _engine(plan: Plan) -> Program:
     return next(program for program in plan.programs if program.kind == "engine")
-
-
-def _is_ready(program: Program, state: State) -> bool:
-    record = state.programs.get(program.name, Record())
-    planned = record.fingerprint == program.fingerprint
-    return record.state is ProgramState.READY and planned and not record.verdict
-
-
-def ask_residency(program: Program, state: State, facts: Facts) -> Placement | None:
-    """May this role take its memory now? None for what is not a role: gateway and engine are never asked."""
-    role = next((role for role in state.plan.roles if role.name == program.name), None)
-    if role is None:
-        return None
-    engine = facts.answers.get(_engine(state.plan).name, Answer()).health
-    return may_load(
-        role.name,
-        available=facts.memory.available,
-        engine_now=engine.resident_bytes if engine else 0,
-        declared_peak=state.plan.engine.declared_peak,
-        claim=role.claim,
-        floor=state.plan.live.floors.floor,
-        margin=state.plan.live.floors.margin,
-    )
-
-
-def _admit(program: Program, record: Record, state: State, facts: Facts, now: float) -> tuple[Record, list[Action]]:
-    """Start it, unless residency keeps its memory free; the appliance then serves without it and says why."""
-    placement = ask_residency(program, state, facts)
-    if placement is None or placement.admitted:
-        return _start(program, replace(record, placement=placement), state, now), [Start(program.name)]
-    if record.placement is not None and not record.placement.admitted:
-        return record, []  # said already; its numbers change with every look
-    return replace(record, placement=placement, sentence=placement.sentence), []
 
 
 def _start(program: Program, record: Record, state: State, now: float) -> Record:

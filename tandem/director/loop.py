@@ -28,11 +28,13 @@ from tandem.director.decide import decide
 from tandem.director.observe import BUSY, CALM, Observer, is_busy
 from tandem.director.publish import publish
 from tandem.director.reload import Judge, Judgement, apply, judge_documents, judge_edit
+from tandem.director.roles import roles_freed
 from tandem.director.rundir import read_memory_of_director, write_memory, write_plan
 from tandem.director.state import (
     Action,
     Drain,
     Kill,
+    Note,
     ProgramState,
     Remove,
     Resume,
@@ -46,6 +48,7 @@ from tandem.director.state import (
 )
 from tandem.director.supervisord import Supervisord, SupervisordGone
 from tandem.director.watch import Contents, edits
+from tandem.residency.journal import Journal
 
 TICK: Final = 0.2  # seconds between memory readings; while all is well nothing else happens that often
 
@@ -68,6 +71,8 @@ class Director:
         self._epoch = time.time() - time.monotonic()
         self._published = self._picture()
         self._subscribers: set[Channel] = set()
+        self._asking_for_memory: list[asyncio.Future[messages.RolesFreed]] = []
+        self._journal = Journal(Path(plan.paths.state))
 
     async def follow(self) -> None:
         """Until TERM, or until everything has stopped because somebody asked for that."""
@@ -99,9 +104,13 @@ class Director:
         for event in self._inbox:
             self._state = event(self._state)
         self._inbox.clear()
+        asking, self._asking_for_memory = self._asking_for_memory, []
         self._state, actions = decide(self._state, facts, time.monotonic())
         _log_changes(before, self._state)
         self._tell()
+        for answer in asking:
+            if not answer.done():
+                answer.set_result(roles_freed(self._state))
         for action in actions:
             try:
                 await self._act(action)
@@ -132,6 +141,9 @@ class Director:
                 await self._send(name, messages.Resume())
             case TellLive(name):
                 await self._send(name, messages.SetLive(msgspec.json.encode(self._state.plan.live)))
+            case Note(event):
+                _log.info("[roles] %s: %s: %s", event.subject, event.act, event.sentence)
+                self._journal.write(event)
             case ShutDown():
                 _log.info("everything has stopped")
                 self._ended = True
@@ -179,8 +191,8 @@ class Director:
                     case messages.Stop():
                         _log.info("asked to stop the appliance")
                         self._put(lambda state: replace(state, stop=True))
-                    case messages.FreeRoles():
-                        channel.send(messages.RolesFreed(0, "no role is loaded"))
+                    case messages.FreeRoles(bytes=size):
+                        channel.send(await self._free_roles(size))
                     case messages.AskHealth():
                         sentence = f"the appliance is {self._published.phase}"
                         channel.send(messages.Health(ready=True, state="ready", sentence=sentence))
@@ -190,6 +202,13 @@ class Director:
             pass
         finally:
             self._subscribers.discard(channel)
+
+    async def _free_roles(self, size: int) -> messages.RolesFreed:
+        """Decided with the next step, as everything is."""
+        answer: asyncio.Future[messages.RolesFreed] = asyncio.get_running_loop().create_future()
+        self._asking_for_memory.append(answer)
+        self._put(lambda state: replace(state, asked=max(state.asked, size)))
+        return await answer
 
     # --- what comes from elsewhere ------------------------------------------------------------------------------
 

@@ -7,12 +7,13 @@ from typing import Final
 
 import msgspec
 
-from tandem.contract.messages import ApplianceState, ProgramStatus
-from tandem.contract.plan import Plan
+from tandem.contract.messages import ApplianceState, ProgramStatus, RoleState, RoleStatus
+from tandem.contract.plan import Placement, RolePlan
 from tandem.director.decide import UNANSWERED
 from tandem.director.state import VITAL, Answer, ProgramState, Record, State, names
 from tandem.memory.reading import MemoryReading
 from tandem.memory.view import memory_view
+from tandem.residency.controller import UNASKED
 
 FAILED_AFTER: Final = 3  # deaths in a row after which a program is called failed; it is tried again all the same
 NEVER: Final = Answer()
@@ -30,7 +31,6 @@ def publish(
     our processes hold, by name."""
     engine = answers.get("engine", NEVER).health
     programs = [program_status(name, state, answers.get(name, NEVER), epoch) for name in names(state)]
-    programs += refused_roles(state.plan)
     return ApplianceState(
         plan_id=state.plan.id,
         phase=phase(state),
@@ -41,7 +41,8 @@ def publish(
         at=now + epoch,
         reload=state.report,
         memory=memory_view(memory, engine.memory if engine is not None else (), sizes),
-        placements=msgspec.json.encode(state.plan.placements),
+        placements=msgspec.json.encode(placements(state)),
+        roles=tuple(role_status(plan, state, epoch) for plan in state.plan.roles),
     )
 
 
@@ -65,41 +66,47 @@ def phase(state: State) -> str:
 def program_status(name: str, state: State, answer: Answer, epoch: float) -> ProgramStatus:
     record = state.programs.get(name, Record())
     program = state.plan.program(name)
-    silent = record.state is ProgramState.READY and answer.unanswered
+    word, sentence = _word(record), record.sentence
+    if record.state is ProgramState.READY and answer.unanswered:
+        sentence = f"does not answer ({answer.unanswered} of {UNANSWERED})"
+    if (role := state.roles.by_name.get(name)) is not None and (held := KEPT_OUT.get(role.state)):
+        word, sentence = held, role.sentence  # at once, whatever its process still does
     return ProgramStatus(
         name=name,
         kind=program.kind if program else name,
-        state=_word(record),
+        state=word,
         pid=record.pid,
         since=record.since + epoch if record.since else 0.0,
         restarts=record.restarts,
-        sentence=f"does not answer ({answer.unanswered} of {UNANSWERED})" if silent else record.sentence,
+        sentence=sentence,
         progress=record.progress if record.state is ProgramState.LOADING else 1.0,
         exit_status=record.exit_status,
     )
 
 
+KEPT_OUT: Final = {RoleState.UNLOADED_FOR_MEMORY: "held", RoleState.REFUSED: "refused"}
+
+
 def _word(record: Record) -> str:
     if record.state is ProgramState.BACKOFF and record.crashes >= FAILED_AFTER:
         return "failed"
-    if record.state is ProgramState.STOPPED and record.placement is not None and not record.placement.admitted:
-        return "refused"
     return str(record.state)
 
 
-def refused_roles(plan: Plan) -> list[ProgramStatus]:
-    """Roles that residency keeps out: no process, only the reason."""
-    kinds = {role.name: role.kind for role in plan.roles}
-    return [
-        ProgramStatus(
-            name=placement.role,
-            kind=kinds.get(placement.role, placement.role),
-            state="refused",
-            pid=None,
-            since=0.0,
-            restarts=0,
-            sentence=placement.sentence,
-        )
-        for placement in plan.placements
-        if not placement.admitted and plan.program(placement.role) is None
-    ]
+def role_status(plan: RolePlan, state: State, epoch: float) -> RoleStatus:
+    role, record = state.roles.by_name.get(plan.name, UNASKED), state.programs.get(plan.name, Record())
+    return RoleStatus(
+        name=plan.name,
+        kind=plan.kind,
+        state=role.state,
+        sentence=record.sentence if role.state is RoleState.FAILED else role.sentence,
+        claim=plan.claim,
+        since=role.since + epoch if role.since else 0.0,
+        wait=role.wait if role.state is RoleState.UNLOADED_FOR_MEMORY else 0.0,
+    )
+
+
+def placements(state: State) -> tuple[Placement, ...]:
+    """Residency's last answer to every role; until a role has asked, the one that was planned."""
+    given = {name: role.placement for name, role in state.roles.by_name.items()}
+    return tuple(given.get(planned.role) or planned for planned in state.plan.placements)

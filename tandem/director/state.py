@@ -13,8 +13,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from tandem.contract.messages import Health, ReloadReport
-from tandem.contract.plan import Placement, Plan, Program
+from tandem.contract.plan import Plan, Program
 from tandem.memory.reading import MemoryReading
+from tandem.residency.controller import Roles
+from tandem.residency.journal import Event
 
 # --- what it sees -----------------------------------------------------------------------------------------------
 
@@ -86,7 +88,6 @@ class Record(Struct, frozen=True):
     crashes: int = 0  # in a row, without a stable time between
     restarts: int = 0  # after dying by itself, since the appliance came up
     progress: float = 0.0  # of loading, 0 to 1
-    placement: Placement | None = None  # residency's last answer, of a role
     exit_status: int | None = None  # its last crash's
     verdict: str = ""  # why the director kills this process; becomes the reason of the crash
     sentence: str = ""
@@ -112,6 +113,8 @@ class State(Struct, frozen=True):
     plan: Plan  # what is wanted
     good: Plan | None = None  # the last plan under which everything vital was ready
     programs: dict[str, Record] = {}
+    roles: Roles = Roles()
+    asked: int = 0  # bytes that the engine has asked roles for since the last step
     stop: bool = False  # the whole appliance is to end
     report: ReloadReport | None = None
     documents: dict[str, str] | None = None  # fingerprints of the documents that were judged last
@@ -126,6 +129,13 @@ def names(state: State) -> tuple[str, ...]:
     """Every program the plan has or that still runs from an earlier plan, in start order."""
     wanted = tuple(program.name for program in programs_of(state.plan))
     return wanted + tuple(name for name in state.programs if name not in wanted)
+
+
+def is_ready(program: Program, state: State) -> bool:
+    """Ready as planned, and nobody is about to kill it."""
+    record = state.programs.get(program.name, Record())
+    planned = record.fingerprint == program.fingerprint
+    return record.state is ProgramState.READY and planned and not record.verdict
 
 
 def remember(state: State, name: str, record: Record | None) -> State:
@@ -178,8 +188,14 @@ class TellLive(Struct, frozen=True):
     name: str
 
 
+class Note(Struct, frozen=True):
+    """Write it into the residency journal."""
+
+    event: Event
+
+
 class ShutDown(Struct, frozen=True):
     """Everything has stopped: supervisord may end."""
 
 
-Action = WritePlan | Start | Stop | Kill | Remove | Drain | Resume | TellLive | ShutDown
+Action = WritePlan | Start | Stop | Kill | Remove | Drain | Resume | TellLive | Note | ShutDown

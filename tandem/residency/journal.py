@@ -15,7 +15,7 @@ FILE = "residency.jsonl"
 class Event(Struct, frozen=True, omit_defaults=True):
     """`sentence` says it for people; `figures` are bytes unless their name says otherwise."""
 
-    act: str  # reclaimed | ended
+    act: str  # reclaimed | ended | loading | loaded | refused | unloaded | freed | reloading | reloaded | failed
     sentence: str
     figures: dict[str, int] = {}
     subject: str = ""  # a request's id, a role's name

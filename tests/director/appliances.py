@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from tandem.contract.messages import Health
 from tandem.contract.plan import (
+    Basis,
     Box,
     EnginePlan,
     Floors,
@@ -22,6 +23,7 @@ from tandem.contract.plan import (
     Paths,
     Plan,
     Program,
+    RolePlan,
     SamplingDefaults,
     SlotPlan,
 )
@@ -32,6 +34,7 @@ from tandem.director.state import (
     Drain,
     Facts,
     Kill,
+    Note,
     Process,
     Record,
     Remove,
@@ -44,6 +47,7 @@ from tandem.director.state import (
     WritePlan,
 )
 from tandem.memory.reading import MemoryReading
+from tandem.residency.journal import Event
 from tandem.units import GIB
 
 MEMORY = MemoryReading(available=8 * GIB, total=16 * GIB, free_blocks=3 * GIB)
@@ -62,6 +66,13 @@ def make_program(name: str, version: str = "1", **changes: object) -> Program:
         fingerprint=f"{name}-{version}",
     )
     return replace(program, **changes)
+
+
+NO_ROLES = ("director", "gateway", "engine")
+
+
+def make_role(name: str, claim: int = 0) -> RolePlan:
+    return RolePlan(name, name.rstrip("0123456789-"), "native", "m", "cpu", claim, Basis.MEASURED)
 
 
 def make_live(**limits: object) -> Live:
@@ -97,9 +108,10 @@ def make_plan(
     documents: tuple[str, ...] = (),
     port: int = 8080,
 ) -> Plan:
-    """`director`, `gateway`, `engine` unless told otherwise."""
+    """`director`, `gateway`, `engine` unless told otherwise; every other program is a role that takes nothing."""
     if programs is None:
         programs = [make_program(name) for name in ("director", "gateway", "engine")]
+    programs = tuple(programs)
     return Plan(
         id=id,
         appliance=documents[0] if documents else "/appliance.yaml",
@@ -136,8 +148,8 @@ def make_plan(
             cors_origins=(),
             allowed_hosts=(),
         ),
-        roles=(),
-        programs=tuple(programs),
+        roles=tuple(make_role(program.name) for program in programs if program.kind not in NO_ROLES),
+        programs=programs,
         memory=(),
         placements=(),
     )
@@ -172,6 +184,7 @@ class World:
         self.exits: dict[str, str] = {}
         self.written = ""
         self.starts: list[str] = []
+        self.journal: list[Event] = []
         self.ended = False
         self._pid = 100
 
@@ -188,13 +201,13 @@ class World:
         return Facts(processes=processes, answers=answers, memory=self.memory, written=self.written)
 
     def step(self, seconds: float = 0.1) -> list[Action]:
-        """Let time pass, decide once and obey."""
+        """Let time pass, decide once and obey. Returns what is done to processes and files; notes are kept."""
         self.now += seconds
         self.saved = self.state
         self.state, actions = decide(self.state, self.facts(), self.now)
         for action in actions:
             self._obey(action)
-        return actions
+        return [action for action in actions if not isinstance(action, Note)]
 
     def settle(self, steps: int = 200, seconds: float = 0.1) -> None:
         """Step until nothing is commanded any more; everything that starts becomes ready at once."""
@@ -242,6 +255,8 @@ class World:
                 self.running[name].health = READY
             case TellLive(name):
                 self._tell(name, "live")
+            case Note(event):
+                self.journal.append(event)
             case ShutDown():
                 assert not self.running, "supervisord ends last"
                 self.ended = True

@@ -1,14 +1,15 @@
 from __future__ import annotations
 
 import msgspec
-from appliances import DRAINING, LOADING, MEMORY, READY, World, make_plan, make_program
+from appliances import DRAINING, LOADING, MEMORY, READY, World, make_plan, make_program, make_role
 from msgspec.structs import replace
 
-from tandem.contract.messages import ApplianceState, decode, encode
-from tandem.contract.plan import Basis, Live, Placement, RolePlan
+from tandem.contract.messages import ApplianceState, RoleState, decode, encode
+from tandem.contract.plan import Live, Placement
 from tandem.director.publish import publish
 from tandem.director.state import Answer
 from tandem.director.trial import propose
+from tandem.units import GIB
 
 EPOCH = 1_000_000.0
 
@@ -77,27 +78,56 @@ def test_times_are_unix_times_and_live_values_are_readable() -> None:
     assert decode(encode(seen)) == seen
 
 
-def test_a_role_that_residency_keeps_out_is_shown_with_its_reason() -> None:
-    plan = replace(
-        make_plan(),
-        roles=(RolePlan("narrator", "narrator", "native", "m", "cpu", 5, Basis.ESTIMATE),),
-        placements=(Placement("narrator", False, 1, 2, 3, 4, 5, 6, "not loaded: kept free for requests"),),
-    )
-    world = World(plan)
-    world.settle()
-    role = picture(world).programs[-1]
-    assert (role.name, role.state, role.sentence) == ("narrator", "refused", "not loaded: kept free for requests")
-    assert picture(world).phase == "serving"
+PROGRAMS = [make_program(name) for name in ("gateway", "engine", "narrator")]
+PLANNED = Placement("narrator", True, 1, 2, 3, 4, 5, 6, "may load")
 
 
-def test_a_role_that_is_refused_when_its_turn_comes_is_shown_the_same_way() -> None:
-    programs = [make_program(name) for name in ("gateway", "engine", "narrator")]
-    role = RolePlan("narrator", "narrator", "native", "m", "cpu", 1 << 50, Basis.ESTIMATE)
-    world = World(replace(make_plan(programs=programs), roles=(role,)))
+def with_narrator(claim: int) -> World:
+    plan = replace(make_plan(programs=PROGRAMS), roles=(make_role("narrator", claim),), placements=(PLANNED,))
+    return World(plan)
+
+
+def test_a_role_that_is_refused_is_shown_with_its_reason() -> None:
+    world = with_narrator(claim=1 << 50)
     world.settle()
-    shown = picture(world).programs[-1]
+    seen = picture(world)
+    shown, role = seen.programs[-1], seen.roles[0]
     assert (shown.name, shown.state) == ("narrator", "refused")
+    assert (role.state, role.claim, role.wait) == (RoleState.REFUSED, 1 << 50, 0.0)
+    assert shown.sentence == role.sentence
     assert shown.sentence.startswith("not loaded: kept free for requests")
+    assert seen.phase == "serving"
+
+
+def test_a_role_on_hold_is_shown_at_once_whatever_its_process_does() -> None:
+    world = with_narrator(claim=GIB)
+    world.settle()
+    assert picture(world).roles[0].state is RoleState.LOADED
+    world.state = replace(world.state, asked=5)
+    world.step()
+    seen = picture(world)
+    assert world.running["narrator"].stopping
+    assert seen.programs[-1].state == "held"
+    assert (seen.roles[0].state, seen.roles[0].wait) == (RoleState.UNLOADED_FOR_MEMORY, 60.0)
+    assert seen.programs[-1].sentence == seen.roles[0].sentence
+    assert decode(encode(seen)) == seen
+
+
+def test_a_role_that_died_says_why() -> None:
+    world = with_narrator(claim=0)
+    world.settle()
+    world.die("narrator")
+    world.step()
+    role = picture(world).roles[0]
+    assert (role.state, role.sentence) == (RoleState.FAILED, "was killed by a signal; starts again in 0.5 s")
+
+
+def test_placements_are_planned_until_they_are_given() -> None:
+    world = with_narrator(claim=GIB)
+    assert msgspec.json.decode(picture(world).placements, type=list[Placement]) == [PLANNED]
+    world.settle()
+    (given,) = msgspec.json.decode(picture(world).placements, type=list[Placement])
+    assert (given.claim, given.available) == (GIB, MEMORY.available)
 
 
 def test_the_parts_of_memory_sum_to_what_is_in_use() -> None:
