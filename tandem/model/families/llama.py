@@ -24,7 +24,7 @@ from tandem.model.native.step import NativeStep, StepLayer
 from tandem.model.rope import Rope
 from tandem.model.weights.checkpoint import Source
 from tandem.model.weights.gguf import GgufFile
-from tandem.model.weights.quant import Compute, Projection, projection, table
+from tandem.model.weights.quant import Compute, Int8, Projection, projection, table
 
 log = logging.getLogger("tandem.engine")
 
@@ -32,6 +32,7 @@ EMBEDDING: Final = "token_embd.weight"
 OUTPUT: Final = "output.weight"  # absent when the head shares the embedding
 OUTPUT_NORM: Final = "output_norm.weight"
 ROPE_FACTORS: Final = "rope_freqs.weight"
+_MATRICES: Final = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
 
 
 def build(
@@ -65,9 +66,8 @@ def read(file: GgufFile, compute: Compute, progress: Callable[[float], None]) ->
     """From a GGUF file. Raises `CannotStart` when it is not what this family needs."""
     config = read_config(file)
     file.require(_shapes(file, config))
-    if compute is Compute.INT4 and (step := _native_step(file, config, progress)):
-        embedding = table([file.tensors[EMBEDDING]], Compute.INT8)
-        return NativeModel(config, step, embedding, _rope(file, config))
+    if compute is Compute.INT4 and _runs_natively(file, config):
+        return _read_native(file, config, progress)
     return _read(file, config, compute, progress)
 
 
@@ -103,17 +103,21 @@ def _rope(file: GgufFile, config: ModelConfig) -> Rope:
     return Rope(config.head_dim, config.rope_base, config.window, factors)
 
 
-def _native_step(file: GgufFile, config: ModelConfig, progress: Callable[[float], None]) -> NativeStep | None:
-    """All passes as native calls: where it was compiled, and pays, for matrices of 4 bits throughout."""
-    tensors, names = file.tensors, ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
-    matrices = [tensors[f"blk.{index}.{name}.weight"] for index in range(config.layers) for name in names]
-    head = tensors[OUTPUT if OUTPUT in tensors else EMBEDDING]
+def _runs_natively(file: GgufFile, config: ModelConfig) -> bool:
+    """Where the native step was compiled, and pays, for matrices of 4 bits throughout."""
+    matrices = [file.tensors[f"blk.{index}.{name}.weight"] for index in range(config.layers) for name in _MATRICES]
+    head = file.tensors[OUTPUT if OUTPUT in file.tensors else EMBEDDING]
     if not NativeStep.pays() or not NativeStep.fits(config) or not Blocks.fits((head.shape[0], head.shape[1])):
         log.info("passes run in torch")
-        return None
+        return False
     if not all(each.is_four_bit and Blocks.fits((each.shape[0], each.shape[1])) for each in matrices):
         log.info("passes run in torch: not every matrix of the file has 4 bits")
-        return None
+        return False
+    return True
+
+
+def _read_native(file: GgufFile, config: ModelConfig, progress: Callable[[float], None]) -> NativeModel:
+    tensors = file.tensors
 
     def norm(name: str) -> Tensor:
         return tensors[name].float32().contiguous()
@@ -121,8 +125,8 @@ def _native_step(file: GgufFile, config: ModelConfig, progress: Callable[[float]
     def packed(layer: int, *names: str) -> Blocks:
         return pack_four([tensors[f"blk.{layer}.{name}.weight"].four_bit() for name in names])
 
-    def layer(index: int) -> StepLayer:
-        progress((index + 1) / (config.layers + 2))  # embedding and head weigh about as much as a layer
+    def read_layer(index: int) -> StepLayer:
+        progress((index + 2) / (config.layers + 2))  # embedding and head weigh about as much as a layer
         return StepLayer(
             attention_norm=norm(f"blk.{index}.attn_norm.weight"),
             qkv=packed(index, "attn_q", "attn_k", "attn_v"),
@@ -132,12 +136,15 @@ def _native_step(file: GgufFile, config: ModelConfig, progress: Callable[[float]
             down=packed(index, "ffn_down"),
         )
 
-    layers = [layer(index) for index in range(config.layers)]
-    step = NativeStep(
-        config, layers, norm(OUTPUT_NORM), pack_eight(head.float32()), torch.get_num_threads(), turn_halves=False
-    )
+    # The widest first: it is widened once, while little else is there.
+    wide = tensors[EMBEDDING].float32()
+    embedding = Int8(wide)
+    head = pack_eight(wide if OUTPUT not in tensors else tensors[OUTPUT].float32())
+    del wide
+    layers = [read_layer(index) for index in range(config.layers)]
+    step = NativeStep(config, layers, norm(OUTPUT_NORM), head, torch.get_num_threads(), turn_halves=False)
     log.info("passes run in the native step (%s)", step.family)
-    return step
+    return NativeModel(config, step, embedding, _rope(file, config))
 
 
 def read_config(file: GgufFile) -> ModelConfig:
