@@ -221,6 +221,13 @@ class LimitsSection(Section):
     keepalive: Annotated[Time, Field(ge=0.5)] = Field(
         default=Duration(5.0), description="After this much silence a stream carries a comment line."
     )
+    per_key_running: Annotated[int, Field(ge=1, le=100_000)] | None = Field(
+        default=None,
+        description="Requests that one API key may have here at once. Default: as many as there is room for.",
+    )
+    per_key_requests: Annotated[int, Field(ge=1, le=1_000_000)] | None = Field(
+        default=None, description="Requests that one API key may send within a minute. Default: any number."
+    )
 
 
 class Listen(Section):
@@ -233,6 +240,41 @@ class Listen(Section):
     allowed_hosts: tuple[Word, ...] = Field(
         default=(),
         description="Further names the `Host` header may carry; loopback names and `host` are always allowed.",
+    )
+
+
+# How Open WebUI's and opencode's requests for titles, tags, follow-ups and the like begin.
+TASKS: Final = (
+    "### Task:\nGenerate a concise, 3-5 word title",
+    "### Task:\nGenerate 1-3 broad tags",
+    "### Task:\nSuggest 3-5 relevant follow-up",
+    "### Task:\nAnalyze the chat history to determine the necessity of generating search queries",
+    "### Task:\nGenerate a detailed prompt for",
+    "### Task:\nYou are an autocompletion system",
+    "Your task is to reflect the speaker's likely facial expression through a fitting emoji",
+    "You are a title generator",
+    "Generate a title for this conversation",
+)
+
+
+class Api(Section):
+    """What clients are told beside their answers, and what is known of them."""
+
+    reasoning: Literal["reasoning_content", "reasoning", "both", "tags", "none"] = Field(
+        default="reasoning_content",
+        description="Where a chat's thinking stands: in a field of this name, in both, in the text with its tags, or "
+        "nowhere.",
+    )
+    cache_scope: Literal["key", "appliance"] = Field(
+        default="key",
+        description="Who may find rows of a prompt that was read before: requests of the same API key, or all. Answers "
+        "are the same; how fast they come tells the others what was asked.",
+    )
+    tasks: tuple[Word, ...] = Field(
+        default=TASKS,
+        description="Beginnings of a system message, or of the last user messages, by which a task beside a "
+        "conversation is known: a title, tags, further questions. Tasks disturb no conversation. The header `X-Task` "
+        "goes before.",
     )
 
 
@@ -399,6 +441,9 @@ class Appliance(Section):
     conductor: Conductor = Field(default=Conductor(), description="Shapes requests before the model sees them.")
     limits: LimitsSection = Field(default=LimitsSection(), description="How long and how much.")
     listen: Listen = Field(default=Listen(), description="Where the API answers, and to whom.")
+    api: Api = Field(
+        default=Api(), description="What clients are told beside their answers, and what is known of them."
+    )
     keys: Keys = Field(default=Keys(), description="Where API keys are read.")
     ledger: Ledger = Field(default=Ledger(), description="One row a request, never text.")
     engine: Engine = Field(default=Engine(), description="The process that owns the big model.")

@@ -14,6 +14,7 @@ import msgspec
 from tandem.config import Documents
 from tandem.config.paths import under
 from tandem.contract.plan import (
+    Api,
     Basis,
     Box,
     EnginePlan,
@@ -111,6 +112,7 @@ def plan_live(documents: Documents) -> Live:
         conductor=appliance.conductor.enabled,
         ledger_days=max(1, round(appliance.ledger.retention / 86400)),
         routing=Routing(**{name: getattr(appliance.routing, name) for name in Routing.__struct_fields__}),
+        api=Api(**{name: getattr(appliance.api, name) for name in Api.__struct_fields__}),
     )
 
 
