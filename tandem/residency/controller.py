@@ -259,7 +259,7 @@ def watch_room(roles: Roles, rules: Rules, facts: Facts, now: float) -> Decision
         role = _of(roles, plan.name)
         if role.state not in OUT:
             continue
-        has = is_calm and role.leaving is None and has_room(plan, rules, facts)
+        has = is_calm and has_room(plan, rules, facts)
         since = (now if role.room_since is None else role.room_since) if has else None
         roles = _with(roles, plan.name, replace(role, room_since=since))
     return Decision(replace(roles, reclaims=engine.reclaims if engine is not None else None), [])
