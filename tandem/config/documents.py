@@ -8,36 +8,21 @@ such keys are optional here and say so in their description.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field
 
+from tandem.config.conducting import Conductor
 from tandem.config.quantities import KnownBy, Size, Time, exact_duration, exact_size
+from tandem.config.section import Device, Rows, Section, Switched, Word
 from tandem.contract import plan
 from tandem.units import Bytes, Duration
 
-Rows = Annotated[int, Field(ge=1, le=16_777_216)]
-Word = Annotated[str, Field(min_length=1, max_length=400)]
-Device = Literal["cpu", "cuda"]
 _ROUTING: Final = plan.Routing()
-
-
-class Section(BaseModel):
-    """A part of a document.
-
-    `renamed` keeps explaining keys that people still write from elsewhere or earlier; `remark` is added to whatever is
-    found wrong with the section.
-    """
-
-    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
-    renamed: ClassVar[Mapping[str, str]] = {}
-    remark: ClassVar[str] = ""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _empty(cls, value: object) -> object:
-        """`slots:` with every line below it commented out is an empty section, not a mistake."""
-        return {} if value is None else value
+_MODEL: Final = (
+    "Its file or directory, relative to this document or absolute; or where to find it, as in a profile's "
+    "`weights.source`."
+)
 
 
 class Figure(Section):
@@ -158,8 +143,12 @@ class Deciders(Section):
     """Small models that answer the conductor's questions."""
 
     count: Annotated[int, Field(ge=1, le=8)] = Field(default=1, description="How many.")
-    backend: Literal["laya", "native"] = Field(default="laya", description="What runs the model.")
-    model: Word = Field(description="Directory of the checkpoint.")
+    backend: Literal["laya", "lm-score"] = Field(
+        default="laya",
+        description="What runs the model. `laya`: a checkpoint made to decide. `lm-score`: any small language model, "
+        "whose next words are weighed.",
+    )
+    model: Word = Field(description=_MODEL)
     device: Device | None = Field(default=None, description="Where it runs. Default: the engine's device.")
     claim: Size | None = Field(default=None, description="Its measured size. Default: the residency document's claim.")
     may_unload: bool = Field(default=False, description="Let memory pressure unload deciders too, last of all roles.")
@@ -168,9 +157,15 @@ class Deciders(Section):
 class Helper(Section):
     """A role of one process: the narrator or the shadow reader."""
 
-    model: Word = Field(description="Directory or file of the model.")
+    model: Word = Field(description=_MODEL)
     device: Device | None = Field(default=None, description="Where it runs. Default: the engine's device.")
     claim: Size | None = Field(default=None, description="Its measured size. Default: the residency document's claim.")
+
+
+class ShadowReader(Helper):
+    """Answers what the deciders are asked as well, and nobody hears it: it is how they are judged."""
+
+    backend: Literal["laya", "lm-score"] = Field(default="lm-score", description="What runs the model, as of deciders.")
 
 
 class Roles(Section):
@@ -183,15 +178,9 @@ class Roles(Section):
     }
     deciders: Deciders | None = Field(default=None, description="Answer the conductor's questions within 400 ms.")
     narrator: Helper | None = Field(default=None, description="Writes one status line while the model works.")
-    shadow_reader: Helper | None = Field(
+    shadow_reader: ShadowReader | None = Field(
         default=None, description="Answers the conductor's questions too, into the journal."
     )
-
-
-class Conductor(Section):
-    """Decides class, package and effort of a request before the model sees it."""
-
-    enabled: bool = Field(default=False, description="Shape requests; off: every request runs as the client wrote it.")
 
 
 class LimitsSection(Section):
@@ -258,8 +247,12 @@ TASKS: Final = (
 
 
 class Api(Section):
-    """What clients are told beside their answers, and what is known of them."""
+    """What clients are told beside their answers."""
 
+    status: bool = Field(
+        default=True,
+        description="Lines about what goes on before an answer begins, in streams, for programs that show them.",
+    )
     reasoning: Literal["reasoning_content", "reasoning", "both", "tags", "none"] = Field(
         default="reasoning_content",
         description="Where a chat's thinking stands: in a field of this name, in both, in the text with its tags, or "
@@ -332,23 +325,6 @@ class SamplingSection(Section):
     top_k: Annotated[int, Field(ge=0)] | None = Field(default=None, description="Neutral: 0, all candidates.")
     min_p: Annotated[float, Field(ge=0, le=1)] | None = Field(default=None, description="Neutral: 0.")
     repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = Field(default=None, description="Neutral: 1.")
-
-
-class Switched(Section):
-    """A section that may be written as `off`, which is short for `enabled: off`."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _switch(cls, value: object) -> object:
-        return {"enabled": value} if isinstance(value, bool) else value
-
-    def over(self, below: Self) -> Self:
-        """What this one says and, where it says nothing, what `below` says."""
-        said: dict[str, Any] = {}
-        for name in type(self).model_fields:
-            mine, its = getattr(self, name), getattr(below, name)
-            said[name] = mine.over(its) if isinstance(mine, Switched) else its if mine is None else mine
-        return type(self).model_construct(**said)
 
 
 class Lookup(Switched):
@@ -441,9 +417,7 @@ class Appliance(Section):
     conductor: Conductor = Field(default=Conductor(), description="Shapes requests before the model sees them.")
     limits: LimitsSection = Field(default=LimitsSection(), description="How long and how much.")
     listen: Listen = Field(default=Listen(), description="Where the API answers, and to whom.")
-    api: Api = Field(
-        default=Api(), description="What clients are told beside their answers, and what is known of them."
-    )
+    api: Api = Field(default=Api(), description="What clients are told beside their answers.")
     keys: Keys = Field(default=Keys(), description="Where API keys are read.")
     ledger: Ledger = Field(default=Ledger(), description="One row a request, never text.")
     engine: Engine = Field(default=Engine(), description="The process that owns the big model.")

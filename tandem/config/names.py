@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from tandem.config.conducting_names import check_conductor
 from tandem.config.documents import Appliance, Claims, Draft, Keys, Profile, Residency
 from tandem.config.paths import is_directory, is_file, under
 from tandem.config.shape import words
 from tandem.config.source import Layers
-from tandem.config.weights import is_hub_directory
+from tandem.config.weights import is_hub_directory, locate_model
 from tandem.errors import Problem
 from tandem.units import format_bytes
 
@@ -32,6 +33,8 @@ def check_names(
         *_weights(profile, layers, base),
         *_drafting(appliance.draft.over(profile.draft), layers, base),
         *_state(appliance, layers, base),
+        *_roles(appliance, layers, base),
+        *check_conductor(appliance.conductor, layers),
     ]
 
 
@@ -109,6 +112,19 @@ def _claims(appliance: Appliance, claims: Claims, layers: Layers) -> list[Proble
         for key, role, claim in declared
         if role is not None and role.claim is None and claim is None
     ]
+
+
+def _roles(appliance: Appliance, layers: Layers, base: Path) -> list[Problem]:
+    """Models that are named in a way that can name nothing. Whether they are there is looked at later."""
+    problems = []
+    for key in ("deciders", "narrator", "shadow_reader"):
+        role = getattr(appliance.roles, key)
+        try:
+            if role is not None:
+                locate_model(role.model, base, under(base, appliance.state))
+        except ValueError as error:
+            problems.append(Problem("bad-text", str(error), layers.nearest(("roles", key, "model"))))
+    return problems
 
 
 def _keys(appliance: Appliance, layers: Layers, base: Path, environment: Mapping[str, str]) -> list[Problem]:

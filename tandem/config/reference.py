@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from tandem.config.documents import KINDS, Section, json_schema
+from tandem.config.documents import KINDS, json_schema
+from tandem.config.section import Section
 
 _HEAD: Final = """# What may be written
 
@@ -79,8 +80,10 @@ def _target(root: dict[str, Any], field: dict[str, Any]) -> tuple[dict[str, Any]
             target, form = _target(root, option["items"])
             return target, f"list of {form}"
         case "object":
-            target, form = _target(root, option["additionalProperties"])
-            return target, f"{form}s by name"
+            named = option.get("patternProperties", {"": option.get("additionalProperties")})  # names may have a form
+            target, form = _target(root, next(iter(named.values())))
+            word, comma, limits = form.partition(",")
+            return target, f"{word}s{comma}{limits} by name"
         case _:
             return None, _form(option)
 

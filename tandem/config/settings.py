@@ -13,7 +13,8 @@ from typing import Any, Final, TypeVar
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from tandem.config.documents import Appliance, Section
+from tandem.config.documents import Appliance
+from tandem.config.section import Section
 from tandem.config.source import Layers, Span, Tree, overlay, read_value, without_secrets
 from tandem.errors import Place, Problem
 

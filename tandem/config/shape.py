@@ -15,8 +15,8 @@ from typing import Annotated, Any, Final, TypeVar, get_args, get_origin
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from tandem.config.documents import Section
 from tandem.config.quantities import exact_duration, exact_size
+from tandem.config.section import Section
 from tandem.config.settings import PREFIX, validate
 from tandem.config.source import HIDDEN, KeyPath, Layers, dotted, without_secrets
 from tandem.errors import Place, Problem

@@ -66,6 +66,12 @@ def locate_source(source: str, base: Path, state: Path) -> Path:
             return hub_source(source).below(state)
 
 
+def locate_model(model: str, base: Path, state: Path) -> Path:
+    """Of a role: a path, or a source as a profile's weights have. Raises as `locate` does."""
+    is_source = model.partition(":")[0] in ("package", "path", "hub")
+    return locate_source(model, base, state) if is_source else under(base, model)
+
+
 def hub_source(source: str) -> HubSource:
     """Raises `ValueError` as `locate` does."""
     match = _HUB.fullmatch(source.removeprefix("hub:"))

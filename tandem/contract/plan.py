@@ -108,12 +108,50 @@ class Routing(Struct, frozen=True):
     guest_max: int = 8_192  # tokens of a guest's prompt
 
 
+class Asked(Struct, frozen=True):
+    """One question of the conductor. `criteria` as `messages.Question` has them."""
+
+    id: str
+    kind: str  # choice | score | noul
+    instructions: str
+    criteria: tuple[tuple[str, str], ...]
+    decides: str = "nothing"  # class | package | effort | nothing
+    then: dict[str, str] = {}  # which class, package or effort an answer stands for, where it is not its name
+
+
+class ClassPlan(Struct, frozen=True):
+    package: str
+    effort: str | None = None
+
+
+class PackagePlan(Struct, frozen=True):
+    """What is done with a request; a client's own word wins over all of it."""
+
+    note: str = ""  # behind the user's message
+    sampling: dict[str, float] = {}  # fields of `SamplingDefaults`
+    tools: str | None = None  # auto | none | required
+
+
+class Conducting(Struct, frozen=True):
+    """What the conductor asks about a message, and what follows from the answers."""
+
+    decider_within: float = 0.4
+    model_within: float = 2.0  # 0: the big model is not asked
+    confidence: float = 0.5  # below it a decider's answer is not taken
+    questions: tuple[Asked, ...] = ()
+    classes: dict[str, ClassPlan] = {}
+    default: str = ""  # class
+    packages: dict[str, PackagePlan] = {}
+    efforts: dict[str, int] = {}  # name -> most tokens of thinking
+
+
 class Api(Struct, frozen=True):
     """Manners of the API."""
 
     reasoning: str = "reasoning_content"  # where thinking stands: reasoning_content | reasoning | both | tags | none
     cache_scope: str = "key"  # who shares cached rows: requests of one key | of the whole appliance
     tasks: tuple[str, ...] = ()  # how a request begins that is a task beside a conversation
+    status: bool = True  # streams say what goes on until the answer begins
 
 
 class Live(Struct, frozen=True):
@@ -127,6 +165,7 @@ class Live(Struct, frozen=True):
     conductor: bool
     ledger_days: int
     routing: Routing = Routing()
+    conducting: Conducting = Conducting()
     api: Api = Api()
 
 
@@ -199,7 +238,7 @@ class GatewayPlan(Struct, frozen=True):
 class RolePlan(Struct, frozen=True):
     name: str  # `decider-0`, `narrator`, `shadow-reader`
     kind: str  # decider | narrator | shadow-reader
-    backend: str
+    backend: str  # laya | lm-score | lm
     model: str  # as the document names it
     device: str
     claim: int

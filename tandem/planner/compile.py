@@ -33,6 +33,7 @@ from tandem.contract.plan import (
     Routing,
 )
 from tandem.planner.checks import check_fit, check_served, not_yet
+from tandem.planner.conducting import plan_conducting
 from tandem.planner.drafting import plan_drafting
 from tandem.planner.roles import place_roles, plan_roles
 from tandem.planner.serving import Serving, chosen, resolve, sampling
@@ -84,7 +85,7 @@ def compile_plan(
         ),
         memory=waterfall(box, held, memory, roles, placements, live.floors),
         placements=placements,
-        warnings=tuple(plan_warnings(documents, serving)),
+        warnings=tuple(plan_warnings(documents, serving, roles)),
     )
     return msgspec.structs.replace(plan, id=plan_id(plan))
 
@@ -112,6 +113,7 @@ def plan_live(documents: Documents) -> Live:
         conductor=appliance.conductor.enabled,
         ledger_days=max(1, round(appliance.ledger.retention / 86400)),
         routing=Routing(**{name: getattr(appliance.routing, name) for name in Routing.__struct_fields__}),
+        conducting=plan_conducting(appliance.conductor),
         api=Api(**{name: getattr(appliance.api, name) for name in Api.__struct_fields__}),
     )
 
@@ -238,11 +240,16 @@ def waterfall(
     )
 
 
-def plan_warnings(documents: Documents, serving: Serving) -> list[str]:
+def plan_warnings(documents: Documents, serving: Serving, roles: tuple[RolePlan, ...]) -> list[str]:
     warnings = [f"planned, but not served: {problem.message} yet" for problem in not_yet(documents, serving)]
     if not warnings and not documents.weights.present:
         fetch = ": run `tandem pull`" if documents.weights.fetchable else f": put them at {documents.weights.path}"
         warnings.append(f"the weights are not here yet{fetch}")
+    warnings += (
+        f"the model of {role.name} is not at {role.weights}: it cannot start"
+        for role in roles
+        if not Path(role.weights).exists()
+    )
     return [*warnings, *documents.cautions]
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tandem.config import Documents
-from tandem.config.documents import Deciders, Figure, Helper
-from tandem.config.paths import under
+from tandem.config.documents import Deciders, Figure, Helper, ShadowReader
+from tandem.config.weights import locate_model
 from tandem.contract.plan import Basis, Floors, Placement, RolePlan
 from tandem.planner.serving import Serving, chosen
 from tandem.planner.waterfall import BESIDE, EngineMemory
@@ -22,9 +22,9 @@ def plan_roles(documents: Documents, serving: Serving) -> tuple[RolePlan, ...]:
     def role(name: str, kind: str, said: Deciders | Helper, claim: Figure | None) -> RolePlan:
         size = said.claim if said.claim is not None else claim.size if claim is not None else 0
         basis = Basis.CONFIGURED if said.claim is not None or claim is None else claim.basis
-        backend = said.backend if isinstance(said, Deciders) else "native"
+        backend = said.backend if isinstance(said, Deciders | ShadowReader) else "lm"
         device = chosen(said.device, serving.device)
-        weights = str(under(documents.path.parent, said.model).absolute())
+        weights = str(locate_model(said.model, documents.path.parent, documents.state).absolute())
         return RolePlan(name, kind, backend, said.model, device, size, basis, weights, threads)
 
     roles = []

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandem.config import check, load
-from tandem.config.documents import KINDS, Appliance, Section, json_schema
+from tandem.config.documents import KINDS, Appliance, json_schema
 from tandem.config.quantities import exact_duration, exact_size
 from tandem.config.reference import configuration_markdown
+from tandem.config.section import Section
 from tandem.units import parse_bytes, parse_duration
 
 ROOT = Path(__file__).resolve().parents[2]

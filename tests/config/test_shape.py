@@ -10,9 +10,9 @@ from tandem.config.documents import (
     Figure,
     Profile,
     Residency,
-    Section,
     Slots,
 )
+from tandem.config.section import Section
 from tandem.config.shape import closest, read_shape, section_at
 from tandem.config.source import KeyPath, Layers, read_tree
 from tandem.errors import Problem
