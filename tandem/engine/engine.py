@@ -258,6 +258,8 @@ class Engine:
             counters=self._outbox.tally.counters(self._drafting),
             kv=self.memory.kv,
             memory=self.memory.parts,
+            cache_growth=self.memory.cache_growth,
+            reserved=self.schedule.reserved,
             facts=self._facts,
         )
 

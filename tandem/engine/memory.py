@@ -99,6 +99,12 @@ class MemoryKeeper:
         return self._parts
 
     @property
+    def cache_growth(self) -> int:
+        """Bytes that caches may still take. Pages of the pool count against neither limit."""
+        rows = sum(usage.committed for usage in self.kv) if self._pool else 0
+        return self.budget.cache_growth(sum(part.bytes for part in self.parts) - rows)
+
+    @property
     def kv(self) -> tuple[KvUsage, ...]:
         """By slot and kind."""
         return tuple(chain.from_iterable(slot.memory.usage for slot in self.slots))

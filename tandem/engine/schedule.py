@@ -175,6 +175,11 @@ class Schedule:
             facts.append(SlotFacts(slot.index, slot.window, slot.kept.rows, shared, slot.last_used))
         return route(_facts_of(request), facts, self.slots[0].window, self._chunk)
 
+    @property
+    def reserved(self) -> int:
+        """Bytes that those who run may still take."""
+        return sum(request.reserved for request in map(self._reserved, self.running) if request.left > 0)
+
     def _reserved(self, slot: Slot) -> Running:
         sequence = slot.sequence
         assert sequence is not None

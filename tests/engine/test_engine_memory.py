@@ -152,3 +152,19 @@ def test_what_is_held_is_counted_ten_times_a_second() -> None:
         driver.turn(seconds=0.01)
     assert 5 <= len(counted) <= 7
     assert sum(part.bytes for part in driver.health.memory) == HARD_FLOOR
+
+
+def test_health_says_what_requests_and_caches_may_still_take() -> None:
+    box = Box()
+    driver = boxed(box)
+    driver.turn(ask("one", prompt(200), 600))
+    reading = driver.health.reserved
+    assert reading >= pool_plan().workspace, "its prompt is still to be read"
+    driver.turn()
+    driver.turn()
+    assert 0 <= driver.health.reserved < reading, "it shrinks as the slot commits"
+    driver.until_idle()
+    assert driver.health.reserved == 0
+    held = sum(part.bytes for part in driver.health.memory) - committed(driver)
+    budget = driver.engine.memory.budget
+    assert driver.health.cache_growth == budget.cache_growth(held)
