@@ -1,4 +1,4 @@
-"""One sequence's way from ids to what its reader sees: bytes, characters, stop strings, in this order.
+"""One sequence's way from ids to what its reader is given: bytes, characters, parts, in this order.
 
 The end goes through the same stages as every piece, so that nothing held back slips past a stage.
 """
@@ -9,50 +9,51 @@ from collections import deque
 from collections.abc import Sequence
 
 from tandem.text.detokenize import Detokenizer
-from tandem.text.stop import StopFinder
+from tandem.text.parts import EVERYTHING_IS_TEXT, AnswerParts, Reading, joined
+from tandem.text.pieces import AnswerPart, Text
 from tandem.text.tokenizer import Tokenizer
 
 
-class AnswerText:
-    def __init__(self, tokenizer: Tokenizer, stops: Sequence[str]) -> None:
-        self._detokenizer = Detokenizer(tokenizer)
-        self._stops = StopFinder(stops)
+class Answer:
+    def __init__(self, tokenizer: Tokenizer, stops: Sequence[str] = (), reading: Reading = EVERYTHING_IS_TEXT) -> None:
+        self._detokenizer = Detokenizer(tokenizer, reading.marks)
+        self._parts = AnswerParts(reading, stops)
         self.num_tokens = 0  # read, up to and with the one that completed a stop string
         self.starts: list[int] = []
-        """Of each token whose text has been shown, the character it begins at: the first ones of those read.
+        """Of each token that was given out, the character it begins at: the first ones of those read. Without thinking
+        and calls these are characters of the answer.
 
-        A token that only begins a character has been shown when that character has; one that a stop string cuts,
-        when any of its text has; one without text (it steers the model), when all before it has.
+        A token that only begins a character is given out when that character is; one that a stop string cuts, when any
+        of its text is; one without text (it steers the model), when all before it is.
         """
-        self._unshown = deque[tuple[int, int]]()  # first and past-last character of each token that is held back
+        self._held = deque[tuple[int, int]]()  # first and past-last character of each token that is held back
         self._unfinished: list[int] = []  # first characters of tokens whose last character is not whole yet
         self._decoded = 0  # characters
-        self._shown = 0
 
     @property
     def is_stopped(self) -> bool:
-        return self.stop is not None
+        """By a stop string, or behind the last call that is wanted."""
+        return self._parts.is_over
 
     @property
     def stop(self) -> str | None:
         """The stop string that was found."""
-        return self._stops.found
+        return self._parts.stop
 
-    def push(self, tokens: Sequence[int]) -> str:
-        """The text these tokens make visible. Tokens after a stop string are not read."""
-        text = ""
+    def push(self, tokens: Sequence[int]) -> list[AnswerPart]:
+        """What these tokens add. Tokens behind a stop are not read."""
+        parts: list[AnswerPart] = []
         for token in tokens:
             if self.is_stopped:
                 break
             self.num_tokens += 1
-            piece = self._stops.push(self._read(token))
-            self._show(piece)
-            text += piece
-        return text
+            parts += self._parts.push(self._read(token))
+            self._give_out()
+        return joined(parts)
 
-    def finish(self) -> str:
-        rest = self._stops.finish()
-        self._show(rest)
+    def finish(self) -> list[AnswerPart]:
+        rest = self._parts.finish()
+        self._give_out()
         return rest
 
     def _read(self, token: int) -> str:
@@ -60,15 +61,29 @@ class AnswerText:
         characters = self._detokenizer.push(token)
         self._decoded += len(characters)
         if characters or not self._detokenizer.is_inside_character:
-            self._unshown.extend((start, self._decoded) for start in self._unfinished)
+            self._held.extend((start, self._decoded) for start in self._unfinished)
             self._unfinished.clear()
         return characters
 
-    def _show(self, piece: str) -> None:
-        self._shown += len(piece)
-        while self._unshown:
-            start, end = self._unshown[0]
-            if not (start < self._shown if self.is_stopped else end <= self._shown):
+    def _give_out(self) -> None:
+        settled = self._parts.num_settled
+        while self._held:
+            start, end = self._held[0]
+            if not (start < settled if self.is_stopped else end <= settled):
                 break
             self.starts.append(start)
-            self._unshown.popleft()
+            self._held.popleft()
+
+
+class AnswerText(Answer):
+    """Of raw completions: nothing but text."""
+
+    def push(self, tokens: Sequence[int]) -> str:  # type: ignore[override]
+        return _text(super().push(tokens))
+
+    def finish(self) -> str:  # type: ignore[override]
+        return _text(super().finish())
+
+
+def _text(parts: Sequence[AnswerPart]) -> str:
+    return "".join(part.text for part in parts if isinstance(part, Text))

@@ -17,12 +17,14 @@ class Detokenizer:
     U+FFFD. An answer that ends inside a character ends before it.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, marks: Iterable[str] = ()) -> None:
+        """`marks` are texts of tokens that steer the model and are shown all the same, for a reader to find them."""
         self._bytes_of = tokenizer.bytes_of
+        self._marks = tokenizer.controls(marks)
         self._decoder = _utf8("replace")
 
     def push(self, token: int) -> str:
-        return self._decoder.decode(self._bytes_of[token])
+        return self._decoder.decode(self._marks.get(token) or self._bytes_of[token])
 
     @property
     def is_inside_character(self) -> bool:

@@ -1,29 +1,100 @@
-"""How a model's thinking is told from its answer: by the tags its chat template speaks of, as token ids."""
+"""How a model's thinking is told from its answer: by the tags its chat template speaks of.
+
+The engine follows them as token ids (`Reasoning`); what people read is told apart as text (`read_thinking`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
+from msgspec import Struct
+
 from tandem.contract.messages import Reasoning
+from tandem.text.pieces import Thought
+from tandem.text.source import WHITE, Reads, Source, held_back
 from tandem.text.tokenizer import Tokenizer
 
-_TAGS: Final = (("<think>", "</think>"), ("[THINK]", "[/THINK]"))
+
+class Tags(Struct, frozen=True):
+    open: str
+    close: str
+
+
+_TAGS: Final = (Tags("<think>", "</think>"), Tags("[THINK]", "[/THINK]"))
+
+
+class Thinking(Struct, frozen=True):
+    """What tells thinking from answer in the text behind one prompt."""
+
+    tags: Tags
+    begun: bool  # the prompt has opened a block
+
+
+def find_tags(template: str) -> Tags | None:
+    """None where the template does not speak of thinking: such a model answers at once."""
+    return next((tags for tags in _TAGS if tags.open in template and tags.close in template), None)
 
 
 def find_reasoning(tokenizer: Tokenizer) -> Reasoning | None:
-    """None where the template does not speak of thinking: such a model answers at once."""
-    template = tokenizer.vocabulary.chat_template
-    for open, close in _TAGS:
-        if open in template and close in template:
-            opening, closing = (tuple(tokenizer.encode_with_controls(tag)) for tag in (open, close))
-            return Reasoning(opening, closing)
-    return None
+    """The tags as token ids."""
+    tags = find_tags(tokenizer.vocabulary.chat_template)
+    if tags is None:
+        return None
+    opening, closing = (tuple(tokenizer.encode_with_controls(tag)) for tag in (tags.open, tags.close))
+    return Reasoning(opening, closing)
 
 
 def opens_thinking(generation_prompt: Sequence[int], reasoning: Reasoning) -> bool:
     """Whether the model begins inside a block: the tokens behind the last message open one and do not end it."""
     return _last(reasoning.open, generation_prompt) > _last(reasoning.close, generation_prompt)
+
+
+def read_thinking(source: Source, thinking: Thinking, emit: Callable[[Thought], None]) -> Reads[None]:
+    """Reads one block where the answer begins with it, and the white space around it, which is nobody's text.
+
+    Tags further on are text: a model that explains them would otherwise vanish into thinking. A prompt that opens the
+    block is at times followed by the tag once more.
+    """
+    start = source.at
+    yield from source.skip()
+    if not (yield from source.take(thinking.tags.open)) and not thinking.begun:
+        source.at = start
+        return
+    yield from source.skip()
+    source.settle()
+    while not _think(source, thinking.tags.close, emit):
+        if source.is_whole:
+            return
+        yield
+    yield from source.skip()
+    source.settle()
+
+
+def _think(source: Source, close: str, emit: Callable[[Thought], None]) -> bool:
+    """Reads what has come and says whether the block ended in it. Held back is what may be the end, and white space."""
+    rest = source.rest
+    at = rest.find(close)
+    if at >= 0:
+        thought, behind = rest[:at].rstrip(WHITE), at + len(close)
+    else:
+        thought = rest if source.is_whole else rest[: len(rest) - held_back(rest, (close,))]
+        thought = thought.rstrip(WHITE)
+        behind = len(rest) if source.is_whole else len(thought)
+    source.at += behind
+    source.settle()
+    if thought:
+        emit(Thought(thought))
+    return at >= 0
+
+
+def without_thinking(content: str, tags: Tags) -> tuple[str | None, str]:
+    """A past answer that a client sends back with its thinking in tags, as thinking and answer."""
+    begun = content.lstrip(WHITE)
+    thought, close, answer = begun.removeprefix(tags.open).partition(tags.close)
+    if not begun.startswith(tags.open) or not close:
+        return None, content
+    return thought.strip(WHITE), answer.lstrip(WHITE)
 
 
 def _last(mark: tuple[int, ...], tokens: Sequence[int]) -> int:

@@ -21,6 +21,11 @@ class StopFinder:
         self._held = ""
         self.found: str | None = None
 
+    @property
+    def num_held(self) -> int:
+        """Characters that came and are not shown yet."""
+        return len(self._held)
+
     def push(self, piece: str) -> str:
         """What may be shown now. Nothing more after a stop was found."""
         if not self._stops:

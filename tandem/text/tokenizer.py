@@ -7,7 +7,7 @@ user who types one gets its characters; `encode_with_controls` reads those that 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -63,6 +63,10 @@ class Tokenizer:
         self._prefixes = frozenset(text[:size] for text in longest_first for size in range(1, len(text)))
         self.bytes_of = tuple(map(_bytes_of, vocabulary.tokens, vocabulary.kinds))
         self._most_characters = max(map(len, vocabulary.tokens), default=1) * (4 if self._pairs.normalizer else 1)
+
+    def controls(self, texts: Iterable[str]) -> dict[int, bytes]:
+        """Those of the texts that are one control token each: its id and bytes."""
+        return {self._controls[text]: text.encode() for text in texts if text in self._controls}
 
     def least_tokens(self, text: str) -> int:
         """A lower bound of the text's ids, for nothing: no token stands for more characters than the longest one
