@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
+from tandem.config.caching import Caches
 from tandem.config.conducting import Conductor
 from tandem.config.quantities import KnownBy, Size, Time, exact_duration, exact_size
 from tandem.config.section import Device, Rows, Section, Switched, Word
@@ -417,6 +418,7 @@ class Appliance(Section):
     conductor: Conductor = Field(default=Conductor(), description="Shapes requests before the model sees them.")
     limits: LimitsSection = Field(default=LimitsSection(), description="How long and how much.")
     listen: Listen = Field(default=Listen(), description="Where the API answers, and to whom.")
+    caches: Caches = Field(default=Caches(), description="What is kept of conversations: nothing is read twice.")
     api: Api = Field(default=Api(), description="What clients are told beside their answers.")
     keys: Keys = Field(default=Keys(), description="Where API keys are read.")
     ledger: Ledger = Field(default=Ledger(), description="One row a request, never text.")

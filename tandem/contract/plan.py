@@ -202,6 +202,22 @@ class DraftPlan(Struct, frozen=True):
     prices: str  # JSON of what passes cost on this machine, absolute; absent until measured
 
 
+class DiskCachePlan(Struct, frozen=True):
+    """Conversations on disk."""
+
+    path: str  # their directory, absolute
+    size: int  # bytes the files may take
+    max_age: float  # seconds since their last use
+
+
+class CachesPlan(Struct, frozen=True):
+    """What conversations leave behind, so that it need not be read again."""
+
+    memory: int  # bytes of copies: heads, conversations moved aside, stashes, pins
+    anchors: int  # bytes of one slot's places to go on from, for models that cannot go back
+    disk: DiskCachePlan | None
+
+
 class EnginePlan(Struct, frozen=True):
     backend: str  # native | vllm
     family: str
@@ -220,6 +236,7 @@ class EnginePlan(Struct, frozen=True):
     declared_peak: int
     draft: DraftPlan | None = None  # None: every round writes one token a slot
     end_loops: bool = False  # for requests that say nothing: an answer that repeats itself without end is ended
+    caches: CachesPlan = CachesPlan(0, 0, None)  # nothing is kept but what slots hold
 
 
 class GatewayPlan(Struct, frozen=True):

@@ -146,7 +146,7 @@ def _fix(documents: Documents, serving: Serving, need: Need, seen: EngineOnBox |
     ]
     if fixes:
         return "; or ".join(fixes[:2])
-    least = tried(replace(serving, count=1))
+    least = tried(replace(serving, count=1, caches=0))
     missing = gib(least.total + least.floor - least.available)
     return (
         f"even one slot lacks {missing} GiB here: close other programs, lower `memory.floor`, or name a smaller profile"
@@ -160,6 +160,7 @@ def _changes(serving: Serving) -> list[list[tuple[str, Serving]]]:
     off = " with `graphs: off`" if serving.graphs else ""
     widths = [serving.side_window >> shift for shift in range(1, 12)] if serving.count > 1 else []
     return [
+        [("`caches.memory: 0 B`", replace(serving, caches=0))] if serving.caches else [],
         [("`slots.graphs: off`", plain)] if serving.graphs else [],
         [("`memory.kv_pool: on` (rows are paid for when written)", pool)] if not serving.kv_pool else [],
         [

@@ -32,6 +32,7 @@ from tandem.contract.plan import (
     RolePlan,
     Routing,
 )
+from tandem.planner.caching import plan_caches
 from tandem.planner.checks import check_fit, check_served, not_yet
 from tandem.planner.conducting import plan_conducting
 from tandem.planner.drafting import plan_drafting
@@ -147,6 +148,7 @@ def plan_engine(documents: Documents, serving: Serving, memory: EngineMemory) ->
         declared_peak=memory.peak,
         draft=plan_drafting(documents, serving.compute),
         end_loops=chosen(documents.appliance.engine.end_loops, profile.serving.end_loops),
+        caches=plan_caches(documents, memory.caches, serving.count),
     )
 
 

@@ -9,6 +9,7 @@ from tandem.config import Documents
 from tandem.config.documents import SamplingSection, SlotFigures
 from tandem.contract.plan import Basis, Box, MemoryItem, SamplingDefaults, SlotPlan
 from tandem.planner.arithmetic import element_bytes, kv_bytes_a_token
+from tandem.planner.caching import caches_memory
 from tandem.planner.drafting import drafting_memory
 
 T = TypeVar("T")
@@ -33,6 +34,7 @@ class Serving:
     figures: SlotFigures
     measured: int | None  # the appliance's own figure for a side slot, which beats the profile's
     drafting: tuple[MemoryItem, ...]  # what guessing takes
+    caches: int  # bytes of copies, where nothing else says how far the engine may grow
 
     @property
     def constant(self) -> MemoryItem:
@@ -74,6 +76,7 @@ def resolve(documents: Documents, box: Box) -> Serving:
         figures=profile.slot,
         measured=slots.side_constant,
         drafting=drafting_memory(documents),
+        caches=caches_memory(documents),
     )
 
 

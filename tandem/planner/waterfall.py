@@ -21,23 +21,25 @@ class EngineMemory:
     items: tuple[MemoryItem, ...]  # they add up to `peak`
     peak: int  # declared: the most the engine may grow to
     loaded: int  # what it holds once loaded and idle
+    caches: int  # of `peak`, what copies of conversations may take
     shortfall: int  # how far the box's declared peak lies under what its parts need; 0 when it does not
 
 
 def engine_memory(profile: Profile, serving: Serving, seen: EngineOnBox | None) -> EngineMemory:
     """The engine's parts; `seen` is what the residency document knows of this engine on this box.
 
-    Without it the parts are all there is. With it, what its declared peak leaves over them is the caches' room.
+    Without it the parts and the caches are all there is. With it, what its declared peak leaves over the parts is the
+    caches' room.
     """
     rows = serving.window * serving.bytes_a_token
     parts = _parts(profile, serving)
     needed = sum(item.bytes for item in parts) + (rows if serving.kv_pool else 0)
-    configured = needed if seen is None else seen.peak.size
+    configured = needed + serving.caches if seen is None else seen.peak.size
     caches = MemoryItem(
         "caches",
         max(0, configured - needed),
-        seen.peak.basis if seen else Basis.ARITHMETIC,
-        "what the engine's declared peak leaves over its parts",
+        seen.peak.basis if seen else Basis.CONFIGURED,
+        "what the engine's declared peak leaves over its parts" if seen else "copies of conversations and heads",
     )
     sides = _side_slots(serving)
     fixed = [item.bytes for item in sides]
@@ -45,7 +47,7 @@ def engine_memory(profile: Profile, serving: Serving, seen: EngineOnBox | None) 
     idle = seen.loaded.size if seen and seen.loaded else None
     loaded = peak if idle is None else declared_peak(idle, fixed, rows, pool=serving.kv_pool)
     return EngineMemory(
-        (*parts, *([caches] if caches.bytes else []), *sides), peak, loaded, max(0, needed - configured)
+        (*parts, *([caches] if caches.bytes else []), *sides), peak, loaded, caches.bytes, max(0, needed - configured)
     )
 
 

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import pytest
-from boxes import LAPTOP, SPARK, box_of, documents
+from boxes import SPARK, box_of, documents
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tandem.contract.plan import CachesPlan
+from tandem.planner.caching import plan_caches
 from tandem.planner.serving import resolve
 from tandem.planner.waterfall import EngineMemory, engine_memory
-from tandem.units import GIB
+from tandem.units import GIB, MIB
 
 
 def memory(*flags: str) -> EngineMemory:
@@ -62,11 +64,20 @@ def test_the_appliance_s_figure_is_for_side_slots_only() -> None:
     assert measured.peak - usual.peak == GIB - constant
 
 
-def test_a_box_that_declares_nothing_gets_the_parts() -> None:
-    read = documents()
-    found = engine_memory(read.profile, resolve(read, LAPTOP), None)
-    assert found.loaded == found.peak
-    assert "caches" not in [item.label for item in found.items]
+def test_a_box_that_declares_nothing_gets_the_parts_and_what_the_appliance_says_of_caches() -> None:
+    usual, told, none = (memory(*said) for said in ((), ("caches.memory=1 GiB",), ("caches.memory=0 B",)))
+    assert (usual.caches, told.caches, none.caches) == (256 * MIB, GIB, 0)
+    assert usual.loaded == usual.peak == none.peak + 256 * MIB
+    assert "caches" not in [item.label for item in none.items]
+
+
+def test_a_declared_peak_says_what_caches_have() -> None:
+    read = documents(*SPARK)
+    found = memory(*SPARK)
+    assert found.caches == next(item.bytes for item in found.items if item.label == "caches")
+    assert plan_caches(read, found.caches, 2).memory == found.caches
+    less = documents(*SPARK, "caches.memory=1 GiB", "caches.disk=off")
+    assert plan_caches(less, found.caches, 2) == CachesPlan(GIB, GIB // 8, None)
 
 
 def test_a_declared_peak_below_the_parts_is_seen() -> None:
