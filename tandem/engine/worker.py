@@ -40,10 +40,13 @@ from tandem.engine.grammar.compiling import Compiler, Compiles
 from tandem.engine.letters import Leave, Link, PeerGone, Received, Sent
 from tandem.engine.preparing import Preparing
 from tandem.errors import CannotStart, ExitStatus, TandemError
+from tandem.memory.reading import read_memory
 
 log = logging.getLogger("tandem.engine")
 
 DIRECTOR_ANSWERS: Final = 0.5  # seconds it gets; all slots wait meanwhile
+ROLES_LEAVE: Final = 1.0  # seconds from its answer until what roles held is back, or somebody else has it
+LOOK_AGAIN: Final = 0.01
 LAST_WORDS: Final = 2.0  # seconds that peers get to read what was sent before the process ends
 ENDED_AT_ONCE: Final = 128 + signal.SIGTERM
 
@@ -144,16 +147,21 @@ class Worker:
                     self._forget(letter.peer)
 
     def _ask_roles(self, loop: asyncio.AbstractEventLoop, size: int) -> int:
-        """For the device thread. The director decides and acts; what it frees later the next look at memory sees."""
+        """For the device thread. The director decides and acts; a moment is waited until the kernel has the memory."""
         if not self._plan.roles:
             return 0
+        before = read_memory().available
         asking = asyncio.run_coroutine_threadsafe(free_roles(self._plan.paths.director_socket, size), loop)
         try:
-            return asking.result(DIRECTOR_ANSWERS)
+            freed = asking.result(DIRECTOR_ANSWERS)
         except (OSError, TimeoutError) as error:
             asking.cancel()
             log.warning("the director does not answer about roles: %s", error or "too late")
             return 0
+        deadline = time.monotonic() + ROLES_LEAVE
+        while freed and read_memory().available < before + freed // 2 and time.monotonic() < deadline:
+            time.sleep(LOOK_AGAIN)
+        return freed
 
     # --- channels ---
 
