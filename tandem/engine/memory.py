@@ -149,7 +149,8 @@ class MemoryKeeper:
         done = self.pressure.reclaim(short, but=but, roles=roles)
         self._tally.note_reclaim(done)
         if done.returned:
-            self._journal("reclaimed", done.sentence, {step.rung: step.returned for step in done.steps})
+            figures = {step.rung: step.returned for step in done.steps}
+            self._journal("reclaimed", done.sentence, {"short": done.asked, **figures, "still_short": done.short})
         return not done.short
 
     def relieve_shortage(self, shortage: Shortage[Key]) -> None:

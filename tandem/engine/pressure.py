@@ -18,6 +18,7 @@ log = logging.getLogger("tandem.engine")
 GiveBack = Callable[[int], int]  # bytes asked -> bytes returned
 
 EMPTY_FOR = 1.0  # seconds; a rung that had nothing is not asked at every pass
+TRIMMED_FOR = 15.0  # seconds; what the allocator gives back while requests run, the next pass takes again
 ALLOCATOR = "allocator"
 ROLES = "roles"
 
@@ -41,7 +42,7 @@ class Pressure:
         self._clock = clock
         self._has_pool = has_pool
         self._caches: dict[Level, GiveBack] = {}
-        self._empty: dict[str, float] = {}  # rung -> not to be asked before
+        self._rests: dict[str, float] = {}  # rung -> not to be asked before
 
     def register(self, level: Level, give_back: GiveBack) -> None:
         """A cache that reports to the budget under `level` gives back here when it is asked."""
@@ -50,11 +51,13 @@ class Pressure:
     def reclaim(self, short: Callable[[], int], *, but: int | None = None, roles: bool = True) -> Reclaim:
         """One walk, logged once. `but` is a slot whose conversation somebody is about to continue."""
         now = self._clock()
-        rungs = (rung for rung in self._rungs(but, roles) if self._empty.get(rung.name, now) <= now)
+        rungs = (rung for rung in self._rungs(but, roles) if self._rests.get(rung.name, now) <= now)
         done = reclaim(short, rungs, self._clock)
         for step in done.steps:
-            if not step.returned:
-                self._empty[step.rung] = now + EMPTY_FOR
+            if step.rung == ALLOCATOR:
+                self._rests[ALLOCATOR] = now + TRIMMED_FOR
+            elif not step.returned:
+                self._rests[step.rung] = now + EMPTY_FOR
         if done.steps:
             log.info("[memory] %s", done.sentence)
         return done
@@ -76,7 +79,10 @@ class Pressure:
 
     def _from_cache(self, level: Level, give_back: GiveBack, size: int) -> int:
         wanted = sum(step.size for step in self._budget.free(size) if step.level is level)
-        return give_back(wanted) if wanted else 0
+        returned = give_back(wanted) if wanted else 0
+        if returned:
+            self._rests.pop(ALLOCATOR, None)  # some of it may have gone to the allocator
+        return returned
 
 
 def _forget(slot: Slot, size: int) -> int:

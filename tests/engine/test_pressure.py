@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine_toy import alone, ask
+from engine_toy import GIB, alone, ask
 from full_box import HARD_FLOOR, Box, boxed, keep_three, leave_room
 from test_row_memory import KIB4, pool_plan, prompt
 
@@ -69,3 +69,26 @@ def test_what_a_running_request_needs_is_never_taken_and_only_the_asker_ends() -
     (event,) = box.events
     assert (event.act, event.subject, event.sentence) == ("ended", "long", refusal.sentence)
     assert driver.health.counters.ended_for_memory == 1
+
+
+def test_the_allocator_is_not_asked_at_every_pass_unless_caches_gave_back() -> None:
+    """While requests run it always has a little, which the next pass takes again."""
+    box = Box()
+    driver = boxed(box, slots=1)
+    pressure = driver.engine.memory.pressure
+    for seconds in (0.0, 1.0, 13.0, 15.1):
+        driver.now = seconds
+        box.trimmable = KIB4
+        pressure.reclaim(lambda: GIB)
+    assert box.acts == ["allocator", "roles"] + ["roles"] * 2 + ["allocator", "roles"]
+    box.acts.clear()
+
+    def give_store(size: int) -> int:
+        box.acts.append("store")
+        return size
+
+    pressure.register(Level.STORE, give_store)
+    driver.engine.memory.budget.report(Level.STORE, KIB4)
+    driver.now += 1.1
+    pressure.reclaim(lambda: GIB)
+    assert box.acts == ["store", "allocator", "roles"]
