@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,7 @@ class Answer:
     text: str
     finish: str  # stop | length
     tokens: int  # written, as the server counts them
+    prompt_tokens: int
     cached_tokens: int
     sent: float
     first: float  # the first piece of text arrived
@@ -35,14 +37,27 @@ class Answer:
 
 
 async def ask(client: httpx.AsyncClient, url: str, model: str, prompt: str, max_tokens: int) -> Answer:
-    """Raises `RequestFailed` for anything but a complete stream."""
+    """One user message. Raises `RequestFailed` for anything but a complete stream."""
+    return await ask_messages(client, url, model, [{"role": "user", "content": prompt}], max_tokens)
+
+
+async def ask_messages(
+    client: httpx.AsyncClient,
+    url: str,
+    model: str,
+    messages: Sequence[Mapping[str, str]],
+    max_tokens: int,
+    cache_prompt: bool = True,
+) -> Answer:
+    """As `ask`; without `cache_prompt` everything is read anew."""
     body = {
         "model": model,
-        "messages": [{"role": "user", "content": prompt}],
+        "messages": messages,
         "max_tokens": max_tokens,
         "temperature": 0,
         "stream": True,
         "stream_options": {"include_usage": True},
+        **({} if cache_prompt else {"cache_prompt": False}),
     }
     text, finish, first = "", "", 0.0
     usage: dict[str, Any] = {}
@@ -72,7 +87,9 @@ async def ask(client: httpx.AsyncClient, url: str, model: str, prompt: str, max_
     if not (text and finish and usage):
         raise RequestFailed("the stream ended before the answer did")
     cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
-    return Answer(text, finish, usage["completion_tokens"], cached, sent, first, time.monotonic())
+    return Answer(
+        text, finish, usage["completion_tokens"], usage["prompt_tokens"], cached, sent, first, time.monotonic()
+    )
 
 
 def read_line(line: str) -> dict[str, Any]:
