@@ -132,26 +132,7 @@ async def ended(engine: Process, streams: list[Stream]) -> None:
     await until("every request ends", engine, lambda: all(stream.last for stream in streams), 120)
 
 
-async def keep_conversations(engine: Process, clients: Clients) -> None:
-    """Three slots keep what they read; their pages are what the ladder can take."""
-    await ended(engine, clients.send(*(prompt(number, KEPT, 1) for number in range(1, 4))))
-
-
-async def stream_four(engine: Process, clients: Clients) -> list[Stream]:
-    """The last of them comes last."""
-    streams: list[Stream] = []
-    for numbers in ((11, 12, 13), (14,)):
-        streams += clients.send(*(prompt(number, 64, STREAMED) for number in numbers))
-        await until("its clients stream", engine, lambda: all(len(stream.tokens) > 5 for stream in streams))
-    return streams
-
-
-def journal(engine: Process) -> list[dict[str, object]]:
-    path = engine.socket.parent / FILE
-    return [msgspec.json.decode(line) for line in path.read_bytes().splitlines()] if path.exists() else []
-
-
-async def writes_on(engine: Process, streams: list[Stream], tokens: int = 24) -> None:
+async def writes_on(engine: Process, streams: list[Stream], tokens: int) -> None:
     """Each client gets so many tokens more."""
     before = [len(stream.tokens) for stream in streams]
     await until(
@@ -159,6 +140,25 @@ async def writes_on(engine: Process, streams: list[Stream], tokens: int = 24) ->
         engine,
         lambda: all(len(stream.tokens) >= had + tokens for stream, had in zip(streams, before, strict=True)),
     )
+
+
+async def keep_conversations(engine: Process, clients: Clients) -> None:
+    """Three slots keep what they read; their pages are what the ladder can take."""
+    await ended(engine, clients.send(*(prompt(number, KEPT, 1) for number in range(1, 4))))
+
+
+async def stream_four(engine: Process, clients: Clients) -> list[Stream]:
+    """The last of them comes last."""
+    first = clients.send(*(prompt(number, 64, STREAMED) for number in (11, 12, 13)))
+    await writes_on(engine, first, 5)
+    streams = [*first, *clients.send(prompt(14, 64, STREAMED))]
+    await writes_on(engine, streams, 5)
+    return streams
+
+
+def journal(engine: Process) -> list[dict[str, object]]:
+    path = engine.socket.parent / FILE
+    return [msgspec.json.decode(line) for line in path.read_bytes().splitlines()] if path.exists() else []
 
 
 def rungs(engine: Process) -> list[str]:
@@ -174,7 +174,7 @@ def test_a_hog_goes_through_the_floors_and_back_and_nobody_is_lost(engine: Proce
             streams = await stream_four(engine, clients)
 
             hog.leave(FLOORS.floor - 10 * MIB)
-            await writes_on(engine, streams)
+            await writes_on(engine, streams, 24)
             assert journal(engine) == []  # nobody needs what is kept, so far
 
             hog.leave(FLOORS.hard_floor - 10 * MIB)
@@ -184,7 +184,7 @@ def test_a_hog_goes_through_the_floors_and_back_and_nobody_is_lost(engine: Proce
             await until("the fifth waits for memory", engine, lambda: late.waits_for_memory)
             health = await ask_health(engine.socket, 10)
             assert ("waiting_memory", late.request.id) in [(slot.state, slot.request) for slot in health.slots]
-            await writes_on(engine, streams)
+            await writes_on(engine, streams, 24)
             assert late.waits_for_memory
             assert box.room > FLOORS.hard_floor - 8 * MIB  # a pass takes and gives so much
 
