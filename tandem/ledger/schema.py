@@ -45,6 +45,14 @@ class Row(msgspec.Struct, frozen=True):
     rounds: int | None  # that wrote its tokens
     drafted: int | None  # guesses that were checked for it
     accepted: int | None  # of them, right
+    kind: str = ""  # the class that the conductor saw; empty where it was not asked
+    package: str = ""
+    effort: str = ""
+    stage: str = ""  # A | B | C: the last one that had to answer
+    decider_answer: str = ""  # `class=code 0.91`, or why there was none
+    decider_seconds: float | None = None
+    model_answer: str = ""  # the same of the big model
+    model_seconds: float | None = None
 
 
 MIGRATIONS: Final = (
@@ -62,6 +70,16 @@ MIGRATIONS: Final = (
     ALTER TABLE requests ADD COLUMN rounds INTEGER;
     ALTER TABLE requests ADD COLUMN drafted INTEGER;
     ALTER TABLE requests ADD COLUMN accepted INTEGER;
+    """,
+    """
+    ALTER TABLE requests ADD COLUMN kind TEXT NOT NULL DEFAULT '';
+    ALTER TABLE requests ADD COLUMN package TEXT NOT NULL DEFAULT '';
+    ALTER TABLE requests ADD COLUMN effort TEXT NOT NULL DEFAULT '';
+    ALTER TABLE requests ADD COLUMN stage TEXT NOT NULL DEFAULT '';
+    ALTER TABLE requests ADD COLUMN decider_answer TEXT NOT NULL DEFAULT '';
+    ALTER TABLE requests ADD COLUMN decider_seconds REAL;
+    ALTER TABLE requests ADD COLUMN model_answer TEXT NOT NULL DEFAULT '';
+    ALTER TABLE requests ADD COLUMN model_seconds REAL;
     """,
 )
 

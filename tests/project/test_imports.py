@@ -49,6 +49,6 @@ def test_every_dependency_is_imported_somewhere() -> None:
 
 def test_nothing_is_imported_that_is_not_declared() -> None:
     extras = DECLARED["optional-dependencies"]
-    declared = names(DECLARED["dependencies"]) | names(extras["engine"]) | names(extras["cuda"])
+    declared = names(DECLARED["dependencies"]) | names(extras["engine"]) | names(extras["cuda"]) | names(extras["laya"])
     # pydantic-core: what pydantic raises and describes errors with, part of its interface.
     assert imported() - declared - {"pydantic-core", "tandem-appliance"} <= {"cuda-bindings", "cuda-core"}
