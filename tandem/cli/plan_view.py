@@ -218,10 +218,16 @@ def _limits(plan: Plan) -> Table:
         ("largest request", format_bytes(limits.max_body)),
         ("keepalive", format_duration(limits.keepalive)),
         ("tokens when unsaid", f"{limits.default_max_tokens:,}"),
+        ("at once, of one key", _or_any(limits.per_key_running)),
+        ("a minute, of one key", _or_any(limits.per_key_requests)),
     ]
     for (left, first), (right, second) in zip(pairs[::2], pairs[1::2], strict=True):
         table.add_row(left, first, right, second)
     return table
+
+
+def _or_any(limit: int | None) -> str:
+    return "any number" if limit is None else f"{limit:,}"
 
 
 def _facts(documents: Documents) -> Table:

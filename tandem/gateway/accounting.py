@@ -17,7 +17,7 @@ LEFT: Final = 499  # the client closed the connection first; no status was recei
 
 
 def usage_of(call: Call, job: Job) -> Usage:
-    written = sum(choice.text.num_tokens for choice in call.choices)
+    written = sum(choice.answer.num_tokens for choice in call.choices)
     thinking = sum(choice.num_thinking for choice in call.choices)
     return make_usage(job.prompt_tokens, cached_tokens(call), written, thinking)
 
@@ -33,7 +33,7 @@ def timings_of(choice: Choice) -> Timings | None:
     if finished is None:
         return None
     read = finished.prompt_tokens - finished.cached_tokens
-    written = choice.text.num_tokens
+    written = choice.answer.num_tokens
     return Timings(
         cache_n=finished.cached_tokens,
         prompt_n=read,
@@ -48,13 +48,18 @@ def timings_of(choice: Choice) -> Timings | None:
     )
 
 
-def remarks_of(choice: Choice) -> Remarks | None:
-    """What the engine noticed about this choice; None when that is nothing, or not yet known."""
-    finished = choice.finished
-    if finished is None or (finished.loop is None and not finished.runaway):
-        return None
-    loop, is_end = finished.loop, finished.reason is FinishReason.LOOP
-    return Remarks(LoopRemark(loop.period, loop.repeats, is_end) if loop is not None else None, finished.runaway)
+def remarks_of(choice: Choice, asked: int | None = None) -> Remarks | None:
+    """What was noticed about this choice; None when that is nothing, or not yet known. `asked` are the tokens that the
+    request named."""
+    loop, is_runaway = None, False
+    if (finished := choice.finished) is not None:
+        is_runaway, seen = finished.runaway, finished.loop
+        if seen is not None:
+            loop = LoopRemark(seen.period, seen.repeats, finished.reason is FinishReason.LOOP)
+    room = choice.started.max_tokens if choice.started is not None else None
+    cut_to = room if asked is not None and room is not None and room < asked else None
+    remarks = Remarks(loop, is_runaway, cut_to)
+    return remarks if remarks != Remarks() else None
 
 
 def _rate(count: int, seconds: float) -> float:
@@ -120,7 +125,7 @@ class Account:
             cache_source=started.cache_source if started else "",
             prompt_tokens=self.job.prompt_tokens if self.job else 0,
             cached_tokens=cached_tokens(self.call) if self.call else 0,
-            completion_tokens=sum(choice.text.num_tokens for choice in choices),
+            completion_tokens=sum(choice.answer.num_tokens for choice in choices),
             queue_seconds=max((f.queue_seconds for f in finished), default=None),
             prefill_seconds=sum(f.prefill_seconds for f in finished) if finished else None,
             decode_seconds=max((f.decode_seconds for f in finished), default=None),

@@ -56,14 +56,32 @@ class Remarks(Struct, frozen=True, omit_defaults=True):
 
     loop: LoopRemark | None = None
     runaway_reasoning: bool = False  # it was still thinking when most of its room was used up
+    max_tokens: int | None = None  # what there was room for, where the request asked for more
 
 
 FinishWord = Literal["stop", "length", "tool_calls"]
 
 
+class AnsweredFunction(Struct, frozen=True):
+    name: str
+    arguments: str  # JSON; of a call that a limit cut, its beginning
+
+
+class AnsweredCall(Struct, frozen=True):
+    id: str
+    function: AnsweredFunction
+    type: Literal["function"] = "function"
+
+
 class AnswerMessage(Struct, frozen=True):
+    """Thinking is there under the name, or the names, that `api.reasoning` chooses. `content` is null in an answer
+    that is nothing but calls."""
+
     role: Literal["assistant"]
-    content: str
+    content: str | None
+    reasoning_content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+    tool_calls: list[AnsweredCall] | UnsetType = UNSET
 
 
 class ChatChoice(Struct, frozen=True):

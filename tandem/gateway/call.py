@@ -29,8 +29,8 @@ from tandem.contract.messages import (
 from tandem.gateway.errors import REFUSALS, ApiError, engine_restarted, from_refusal
 from tandem.gateway.inbox import Happening, Signal
 from tandem.gateway.logprobs import Shown
-from tandem.text.answer import AnswerText
-from tandem.text.pieces import AnswerPart, CallBegun, Text
+from tandem.text.answer import Answer
+from tandem.text.pieces import AnswerPart, CallBegun
 
 
 class Begun(Struct, frozen=True):
@@ -90,10 +90,10 @@ _OPEN: Final = frozenset({Stage.WAITING, Stage.WRITING})
 class Choice:
     """One sequence of the request."""
 
-    def __init__(self, index: int, id: str, text: AnswerText, reasoning: Reasoning | None = None) -> None:
+    def __init__(self, index: int, id: str, answer: Answer, reasoning: Reasoning | None = None) -> None:
         self.index = index
         self.id = id
-        self.text = text
+        self.answer = answer
         self.stage = Stage.WAITING
         self.reason: FinishReason | None = None  # why its text ended
         self.started: Started | None = None
@@ -108,24 +108,23 @@ class Choice:
         return self._blocks.num_thinking if self._blocks is not None else 0
 
     def push(self, tokens: Tokens) -> list[Output]:
-        before = self.text.num_tokens
-        text = self.text.push(tokens.tokens)
+        before = self.answer.num_tokens
+        parts = self.answer.push(tokens.tokens)
         if self._blocks is not None:
-            self._blocks.follow(tokens.tokens[: self.text.num_tokens - before])
+            self._blocks.follow(tokens.tokens[: self.answer.num_tokens - before])
         self._scored += zip(tokens.tokens, tokens.scores, strict=False)  # no scores where none are wanted
-        return self._pieces([Text(text)] if text else [])
+        return self._pieces(parts)
 
     def finish(self, reason: FinishReason) -> list[Output]:
         """What was held back, and the end."""
         self.reason = reason
-        text = self.text.finish()
-        return [*self._pieces([Text(text)] if text else []), Ended(self.index, reason)]
+        return [*self._pieces(self.answer.finish()), Ended(self.index, reason)]
 
     def _pieces(self, parts: Sequence[AnswerPart]) -> list[Output]:
         """Log-probabilities go with the first of the parts that came together."""
-        before, self._num_shown = self._num_shown, len(self.text.starts)
+        before, self._num_shown = self._num_shown, len(self.answer.starts)
         scored = self._scored[before : self._num_shown]
-        starts = self.text.starts[before : before + len(scored)]
+        starts = self.answer.starts[before : before + len(scored)]
         shown = tuple(Shown(*each, start) for each, start in zip(scored, starts, strict=True))
         self.has_calls |= any(isinstance(part, CallBegun) for part in parts)
         if not parts:
@@ -193,7 +192,7 @@ class Call:
         outputs = choice.push(tokens)
         if self.first_token_at is None:
             self.first_token_at = now
-        return outputs + self._cut(choice, FinishReason.STOP) if choice.text.is_stopped else outputs
+        return outputs + self._cut(choice, FinishReason.STOP) if choice.answer.is_stopped else outputs
 
     def _progress(self, progress: Progress) -> list[Output]:
         """Why a request waits is told at once, and about memory each time the engine says so again; how far it has

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal
 
+import msgspec
 from msgspec import Meta, Struct
 
 from tandem.gateway.errors import ApiError
 from tandem.gateway.fields import Ignored
+from tandem.text import conversation
+from tandem.text.conversation import ChatMessage
 
 Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
 
@@ -29,6 +32,12 @@ class PastFunction(Struct, frozen=True):
 
     name: Annotated[str, Meta(min_length=1)]
     arguments: str | dict[str, Any] | None = None
+
+    @property
+    def written(self) -> str:
+        if isinstance(self.arguments, dict):
+            return msgspec.json.encode(self.arguments).decode()
+        return self.arguments or "{}"
 
 
 class PastCall(Struct, frozen=True):
@@ -62,6 +71,13 @@ class Message(Struct, frozen=True):
     refusal: str | None = None
 
     @property
+    def opening(self) -> str:
+        """The first of its texts."""
+        if isinstance(self.content, list):
+            return next((part.text for part in self.content if part.text), "")
+        return self.content or ""
+
+    @property
     def calls(self) -> list[PastCall]:
         return self.tool_calls or ([PastCall(self.function_call)] if self.function_call is not None else [])
 
@@ -69,6 +85,19 @@ class Message(Struct, frozen=True):
     def thinking(self) -> str:
         details = "".join(detail.text or detail.summary or "" for detail in self.reasoning_details or ())
         return self.reasoning_content or self.reasoning or details
+
+
+def turn_of(message: Message, index: int, model: str) -> ChatMessage:
+    """In the words of templates. Raises `ApiError` 400 as `text_of` does."""
+    calls = tuple(conversation.PastCall(c.function.name, c.function.written, c.id) for c in message.calls)
+    return ChatMessage(
+        message.role,
+        text_of(message, index, model),
+        calls,
+        message.tool_call_id,
+        message.name if message.role in ("tool", "function") else None,
+        message.thinking or None,
+    )
 
 
 TEXT_PARTS: Final = ("text", "input_text", "output_text")

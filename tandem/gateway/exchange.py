@@ -15,6 +15,7 @@ from tandem.gateway.asgi import ClientLeft, caller_of, client_of, name_list, rea
 from tandem.gateway.call import Begun, Call, Choice, Ended, Failed, Noted, Output, Piece, Said
 from tandem.gateway.dialect import Chunks, Dialect, Ending, Gathered, Identity, Wanted
 from tandem.gateway.errors import ApiError
+from tandem.gateway.hints import Hints, hints_of
 from tandem.gateway.job import Job, make_job
 from tandem.gateway.openai import Generation
 from tandem.gateway.reading import read
@@ -38,19 +39,12 @@ class Exchange(Generic[Wanted]):
         self._account.caller, self._account.client = caller_of(scope), client_of(scope)
         with self._service.counted(self._account):
             try:
+                self._service.quota.arrive(self._account.caller, self._live.limits, time.monotonic())
                 wanted, generation = await self._read(scope, receive)
-                job = await self._make_job(wanted, generation)
-                is_streamed = bool(generation.stream)
-                async with RunningCall(
-                    job, self._service.engine, self._service.prompts.tokenizer, self._live.limits, is_streamed
-                ) as running:
-                    self._account.call, self._account.job = running.call, job
-                    running.watch(receive)
-                    if is_streamed:
-                        await self._stream(running, wanted, job, send)
-                    else:
-                        await self._answer(running, wanted, job, send)
-                    await running.settle()
+                hints = hints_of(dict(scope["headers"]), generation.openings, self._account.caller, self._live.api)
+                job = await self._make_job(wanted, generation, hints)
+                with self._service.quota.running(self._account.caller, self._live.limits, hints.is_task):
+                    await self._run(wanted, job, bool(generation.stream), receive, send)
             except ApiError as error:
                 self._account.error = error
                 waited = wait_header(self._account.call) if self._account.call is not None else []
@@ -72,7 +66,16 @@ class Exchange(Generic[Wanted]):
         await self._service.check_open()
         return wanted, generation
 
-    async def _make_job(self, wanted: Wanted, generation: Generation) -> Job:
+    async def _run(self, wanted: Wanted, job: Job, is_streamed: bool, receive: Receive, send: Send) -> None:
+        service, limits = self._service, self._live.limits
+        async with RunningCall(job, service.engine, service.prompts.tokenizer, limits, is_streamed) as running:
+            self._account.call, self._account.job = running.call, job
+            running.watch(receive)
+            answer = self._stream if is_streamed else self._answer
+            await answer(running, wanted, job, send)
+            await running.settle()
+
+    async def _make_job(self, wanted: Wanted, generation: Generation, hints: Hints) -> Job:
         service = self._service
         job = make_job(
             generation,
@@ -83,7 +86,7 @@ class Exchange(Generic[Wanted]):
             vocabulary=service.prompts.tokenizer.vocabulary,
             window=service.plan.gateway.window,
             slots=len(service.plan.engine.slots),
-            scope=self._account.caller.scope,
+            hints=hints,
         )
         service.metrics.reading.inc(time.perf_counter() - self._arrived)
         return job
@@ -96,7 +99,7 @@ class Exchange(Generic[Wanted]):
             raise call.error
         if call.client_left:
             return
-        headers = [*sse.headers(self._dialect.stream_type), *self._headers, *wait_header(call)]
+        headers = [*sse.headers(self._dialect.stream_type), *self._headers, *told_in_headers(call, job)]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         body = chunks.open()
         while outputs:
@@ -121,9 +124,10 @@ class Exchange(Generic[Wanted]):
         if call.client_left:
             return
         await running.settle()  # a choice cut at a stop string has its timings only now
-        written = [gathered[choice.index].whole(choice.index, ending_of(choice)) for choice in call.choices]
+        written = [gathered[choice.index].whole(choice.index, ending_of(choice, job)) for choice in call.choices]
         body = self._dialect.whole(wanted, self._identity, written, usage_of(call, job), self._names(job))
-        await respond(send, 200, [(b"content-type", b"application/json"), *self._headers, *wait_header(call)], body)
+        headers = [(b"content-type", b"application/json"), *self._headers, *told_in_headers(call, job)]
+        await respond(send, 200, headers, body)
 
     def _names(self, job: Job) -> Tokenizer | None:
         return self._service.prompts.tokenizer if job.wants_scores else None
@@ -136,7 +140,7 @@ def render(output: Output, chunks: Chunks, call: Call, job: Job) -> bytes:
         case Begun():
             return chunks.begin(output.index, usage_of(call, job))
         case Ended():
-            return chunks.end(output.index, ending_of(call.choices[output.index]))
+            return chunks.end(output.index, ending_of(call.choices[output.index], job))
         case Said():
             return chunks.said(output.sentence)
         case Noted():
@@ -147,10 +151,18 @@ def render(output: Output, chunks: Chunks, call: Call, job: Job) -> bytes:
             return b""
 
 
-def ending_of(choice: Choice) -> Ending:
+def ending_of(choice: Choice, job: Job) -> Ending:
     """Of a choice that is whole."""
     reason = choice.reason or FinishReason.STOP
-    return Ending(reason, choice.has_calls, choice.text.stop, timings_of(choice), remarks_of(choice))
+    return Ending(reason, choice.has_calls, choice.answer.stop, timings_of(choice), remarks_of(choice, job.asked))
+
+
+def told_in_headers(call: Call, job: Job) -> list[tuple[bytes, bytes]]:
+    """A limit that was cut to the room, as far as it is known by then: a slot's own room is told at the end."""
+    rooms = [choice.started.max_tokens for choice in call.choices if choice.started is not None]
+    room = max(rooms, default=job.room)
+    is_cut = job.asked is not None and room < job.asked
+    return [*wait_header(call), *([(b"x-tandem-max-tokens", b"%d" % room)] if is_cut else [])]
 
 
 def wait_header(call: Call) -> list[tuple[bytes, bytes]]:

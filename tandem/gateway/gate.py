@@ -31,7 +31,7 @@ _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 
 
 # What a page may read of our answers, and how long its browser may remember that it may call.
-_EXPOSED: Final = b"retry-after, x-request-id, x-tandem-ignored, x-tandem-wait"
+_EXPOSED: Final = b"retry-after, x-request-id, x-tandem-ignored, x-tandem-max-tokens, x-tandem-wait"
 _REMEMBERED: Final = b"600"
 
 

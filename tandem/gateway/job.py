@@ -8,15 +8,19 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from tandem.contract.messages import Generate, Reasoning, Sampling
+from tandem.contract.messages import Generate, Grammar, Reasoning, Sampling
 from tandem.contract.plan import Limits, SamplingDefaults
 from tandem.gateway.errors import ApiError
 from tandem.gateway.fields import ENDLESS, MAX_CHOICES
 from tandem.gateway.grammars import grammar_of
+from tandem.gateway.hints import Hints
 from tandem.gateway.openai import Generation
+from tandem.text.callgrammar import call_grammar
+from tandem.text.parts import Reading
 from tandem.text.template import Prompt
 from tandem.text.vocabulary import Vocabulary
 
+MOST_KEPT: Final = 1024  # tokens of an answer's room, of which a quarter is not for thinking
 _SEEDS: Final = 1 << 63
 _Number = TypeVar("_Number", int, float)
 
@@ -24,8 +28,15 @@ _Number = TypeVar("_Number", int, float)
 @dataclass(frozen=True, slots=True)
 class Job:
     requests: tuple[Generate, ...]  # one a choice
+    readings: tuple[Reading, ...]  # how each one's answer is read
     stops: tuple[str, ...]
     prompt_tokens: int  # each prompt counted once, however many choices it has
+    asked: int | None = None  # tokens of an answer, where the client named a number
+
+    @property
+    def room(self) -> int:
+        """Tokens that the longest of the answers may have, as far as the window goes."""
+        return max(request.max_tokens for request in self.requests)
 
     @property
     def wants_scores(self) -> bool:
@@ -42,7 +53,7 @@ def make_job(
     vocabulary: Vocabulary,
     window: int,
     slots: int,
-    scope: str,
+    hints: Hints,
 ) -> Job:
     """Every prompt `n` times. Without an answer's limit the declared default holds; any is cut to the window's room.
 
@@ -51,31 +62,49 @@ def make_job(
     """
     copies = wanted.n or 1
     refuse_too_many(len(prompts), copies, limits.max_queue, slots)
-    grammar = grammar_of(wanted)
+    grammar = _held_to(wanted)
     sampling = make_sampling(wanted, defaults, len(vocabulary.tokens))
+    asked = wanted.answer_limit
     requests = tuple(
         Generate(
             id=f"{id}.{index}",
             tokens=prompt.tokens,
-            max_tokens=min(wanted.answer_limit or limits.default_max_tokens, window - len(prompt.tokens)),
+            max_tokens=(room := min(asked or limits.default_max_tokens, window - len(prompt.tokens))),
             stop_tokens=vocabulary.stop_tokens,
             sampling=_nth(sampling, index),
             marks=prompt.marks,
-            scope=scope,
+            scope=hints.scope,
             grammar=grammar,
-            reasoning=_limited(prompt.reasoning, wanted.thinking_limit),
+            reasoning=_limited(prompt.reasoning, wanted.thinking_limit, room),
             top_logprobs=wanted.num_top,
             end_loops=wanted.end_loops,
+            conversation=hints.conversation,
+            task=hints.is_task,
         )
         for index, prompt in enumerate(prompt for prompt in prompts for _ in range(copies))
     )
-    return Job(requests, wanted.stops, sum(len(prompt.tokens) for prompt in prompts))
+    readings = tuple(prompt.reading for prompt in prompts for _ in range(copies))
+    counted = sum(len(prompt.tokens) for prompt in prompts)
+    return Job(requests, readings, wanted.stops, counted, None if asked == ENDLESS else asked)
 
 
-def _limited(reasoning: Reasoning | None, limit: int | None) -> Reasoning | None:
-    if reasoning is None or limit is None:
-        return reasoning
-    return msgspec.structs.replace(reasoning, max_tokens=min(limit, ENDLESS))
+def _held_to(wanted: Generation) -> Grammar | None:
+    """What the answer must match: a call, where one must be made."""
+    grammar, offer = grammar_of(wanted), wanted.offer
+    if not offer.must_call:
+        return grammar
+    if grammar is not None:
+        sentence = f"`tool_choice` and `{grammar.param}`: an answer is held to one of them"
+        raise ApiError(400, "invalid_value", sentence, param="tool_choice")
+    return call_grammar(offer.tools, offer.name, 1 if offer.at_most_one else None)
+
+
+def _limited(reasoning: Reasoning | None, limit: int | None, room: int) -> Reasoning | None:
+    """Thinking never takes all of an answer's room: clients that show the answer alone would wait for nothing."""
+    if reasoning is None:
+        return None
+    most = room - min(room // 4, MOST_KEPT)
+    return msgspec.structs.replace(reasoning, max_tokens=most if limit is None else min(limit, most))
 
 
 def refuse_too_many(prompts: int, copies: int, max_queue: int, slots: int) -> None:

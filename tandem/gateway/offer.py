@@ -39,26 +39,26 @@ class NamedTool(Struct, frozen=True):
 
 
 class Offer(Struct, frozen=True):
-    tools: tuple[Tool, ...] = ()  # the model is told of all
-    forced: tuple[Tool, ...] = ()  # one of these is called; none: as the model decides
+    tools: tuple[Tool, ...] = ()
+    must_call: bool = False
+    name: str | None = None  # of the one that must be called
     at_most_one: bool = False  # call in one answer
 
 
 def offer_of(tools: Sequence[OfferedTool], choice: str | NamedTool | None, may_be_several: bool) -> Offer:
     """Raises `ApiError` 400 for a tool without its function, two of one name, and a choice of none there is."""
     offered = tuple(_functions(tools))
-    names = [tool.name for tool in offered]
-    if len(set(names)) < len(names):
+    names = {tool.name for tool in offered}
+    if len(names) < len(offered):
         raise ApiError(400, "invalid_value", "`tools`: two functions have the same name", param="tools")
     if choice == "none":
         return Offer()
-    forced: tuple[Tool, ...] = offered if choice == "required" else ()
-    if isinstance(choice, NamedTool):
-        forced = tuple(tool for tool in offered if tool.name == choice.function.name)
-    if not forced and choice not in (None, "auto"):
+    name = choice.function.name if isinstance(choice, NamedTool) else None
+    must_call = name is not None or choice == "required"
+    if must_call and (name not in names if name is not None else not names):
         sentence = "`tool_choice`: the call that it asks for is to none of the functions in `tools`"
         raise ApiError(400, "invalid_value", sentence, param="tool_choice")
-    return Offer(offered, forced, at_most_one=not may_be_several)
+    return Offer(offered, must_call, name, at_most_one=name is not None or not may_be_several)
 
 
 def _functions(tools: Sequence[OfferedTool]) -> Iterator[Tool]:

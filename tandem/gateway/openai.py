@@ -6,6 +6,7 @@ is not known is ignored, and the answer's header says so.
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct
@@ -98,6 +99,11 @@ class Generation(Struct, frozen=True, kw_only=True):
         return Offer()
 
     @property
+    def openings(self) -> tuple[str, ...]:
+        """Texts by whose beginnings a task beside a conversation is known."""
+        return ()
+
+    @property
     def not_read(self) -> tuple[str, ...]:
         """Places of what is left out of the request."""
         return ()
@@ -164,6 +170,13 @@ class ChatRequest(Generation, frozen=True, kw_only=True):
     def offer(self) -> Offer:
         """Raises `ApiError` 400."""
         return offer_of(self.tools or (), self.tool_choice, self.parallel_tool_calls is not False)
+
+    @property
+    def openings(self) -> tuple[str, ...]:
+        """Of the system message, and of the user's last ones up to the answer before."""
+        head = self.messages[:1] if self.messages[0].role in ("system", "developer") else []
+        last = takewhile(lambda message: message.role == "user", reversed(self.messages))
+        return tuple(message.opening for message in (*head, *last))
 
     @property
     def not_read(self) -> tuple[str, ...]:

@@ -9,16 +9,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TypeVar
 
+import msgspec
+
 from tandem.contract.messages import Marks
-from tandem.gateway.conversation import Message, text_of
+from tandem.gateway.conversation import turn_of
 from tandem.gateway.errors import ApiError
-from tandem.text.template import ChatMessage, ChatTemplate, Prompt, TemplateRefused
+from tandem.gateway.openai import ChatRequest
+from tandem.text.template import ChatTemplate, Prompt, TemplateRefused
 from tandem.text.tokenizer import Tokenizer
 
 _Result = TypeVar("_Result")
-_AS_SYSTEM = {"developer": "system"}
 
 
 class Prompts:
@@ -31,18 +34,23 @@ class Prompts:
         self._window = window
         self._thread = ThreadPoolExecutor(1, "prompts")
 
-    async def of_messages(self, messages: Sequence[Message], thinks: bool = True) -> Prompt:
-        """`thinks` as `ChatTemplate.prompt` has it. Raises `ApiError` 400: too long, or not what the template takes."""
-        turns = [
-            ChatMessage(_AS_SYSTEM.get(m.role, m.role), text_of(m, n, self._model)) for n, m in enumerate(messages)
-        ]
+    async def of_chat(self, wanted: ChatRequest) -> Prompt:
+        """Raises `ApiError` 400: too long, or not what the template takes."""
+        turns = [turn_of(message, n, self._model) for n, message in enumerate(wanted.messages)]
+        offer = wanted.offer
         self._refuse_hopeless("".join(turn.content for turn in turns), "messages")
         try:
-            prompt = await self._in_thread(lambda: self._template.prompt(turns, thinks))
+            prompt = await self._in_thread(
+                lambda: self._template.prompt(
+                    turns, wanted.thinking_limit != 0, offer.tools, wanted.chat_template_kwargs
+                )
+            )
         except TemplateRefused as refusal:
             raise ApiError(
                 400, "invalid_messages", f"the model's template refused: {refusal}", param="messages", source="model"
             ) from None
+        if offer.at_most_one:
+            prompt = replace(prompt, reading=msgspec.structs.replace(prompt.reading, most_calls=1))
         return self._fitting(prompt, "messages")
 
     async def of_text(self, text: str, param: str) -> Prompt:

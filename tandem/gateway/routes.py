@@ -49,7 +49,7 @@ _GENERATION: Final = _CLOSED | _errors(
 @post("/v1/chat/completions", status_code=200, responses=_GENERATION)
 async def chat_completions(state: State) -> ASGIApp:
     """Answer a conversation, at once or as a stream of events."""
-    return Exchange(state.service, Chat())
+    return Exchange(state.service, Chat(state.service.live.api.reasoning))
 
 
 @post("/v1/completions", status_code=200, responses=_GENERATION)

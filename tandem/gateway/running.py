@@ -16,7 +16,7 @@ from tandem.gateway.engine_client import EngineAway, EngineClient
 from tandem.gateway.errors import engine_restarted
 from tandem.gateway.inbox import Inbox, Signal
 from tandem.gateway.job import Job
-from tandem.text.answer import AnswerText
+from tandem.text.answer import Answer
 from tandem.text.tokenizer import Tokenizer
 
 CONFIRM_WITHIN: Final = 5.0  # seconds the engine may take to confirm a cancel before nobody waits for it any more
@@ -32,8 +32,8 @@ class RunningCall:
     def __init__(self, job: Job, engine: EngineClient, tokenizer: Tokenizer, limits: Limits, is_streamed: bool) -> None:
         self.call = Call(
             [
-                Choice(n, request.id, AnswerText(tokenizer, job.stops), request.reasoning)
-                for n, request in enumerate(job.requests)
+                Choice(n, request.id, Answer(tokenizer, job.stops, reading), request.reasoning)
+                for n, (request, reading) in enumerate(zip(job.requests, job.readings, strict=True))
             ]
         )
         self._job = job

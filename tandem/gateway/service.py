@@ -19,6 +19,7 @@ from tandem.gateway.engine_client import EngineClient, EngineState
 from tandem.gateway.errors import RETRY_SOON, ApiError
 from tandem.gateway.metrics import Metrics
 from tandem.gateway.prompts import Prompts
+from tandem.gateway.quota import Quota
 from tandem.ledger.ledger import Ledger
 from tandem.text.tokenizer import Tokenizer
 
@@ -48,6 +49,7 @@ class Service:
         self.engine = EngineClient(_socket_of(plan, "engine"))
         self.director = DirectorView(plan.paths.director_socket, plan.live, self._take_live)
         self.keys = Keys(plan.live.keys)
+        self.quota = Quota()
         self.prompts = Prompts(tokenizer, plan.gateway.window, plan.gateway.model)
         self.metrics = Metrics(lambda: self.engine.health, self._memory)
         self.ledger = Ledger(Path(plan.gateway.ledger), plan.live.ledger_days)

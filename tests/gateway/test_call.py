@@ -18,7 +18,7 @@ from tandem.contract.messages import (
 )
 from tandem.gateway.call import Begun, Call, Choice, Ended, Failed, Noted, Output, Piece, Said
 from tandem.gateway.inbox import Happening, Signal
-from tandem.text.answer import AnswerText
+from tandem.text.answer import Answer
 from tandem.text.pieces import Text
 from tandem.text.tokenizer import Tokenizer
 
@@ -28,7 +28,7 @@ HELLO = "Hello there, world"
 class Hand:
     def __init__(self, tokenizer: Tokenizer, stops: tuple[str, ...] = (), choices: int = 1) -> None:
         self.tokens = tokenizer.encode(HELLO)
-        self.call = Call([Choice(n, f"r.{n}", AnswerText(tokenizer, stops)) for n in range(choices)])
+        self.call = Call([Choice(n, f"r.{n}", Answer(tokenizer, stops)) for n in range(choices)])
 
     def deliver(self, *happenings: Happening, now: float = 0.0) -> list[Output]:
         return [output for happening in happenings for output in self.call.apply(happening, now)]
@@ -195,8 +195,8 @@ def test_a_cancel_that_nobody_confirms_is_let_go(hand: Hand) -> None:
 
 @pytest.mark.parametrize("width", [1, 100])
 def test_thinking_counts_up_to_the_stop_string_however_the_tokens_come(tokenizer: Tokenizer, width: int) -> None:
-    choice = Choice(0, "r.0", AnswerText(tokenizer, ("there",)), Reasoning((), (5,)))
+    choice = Choice(0, "r.0", Answer(tokenizer, ("there",)), Reasoning((), (5,)))
     call, tokens = Call([choice]), tokenizer.encode(HELLO)
     for at in range(0, len(tokens), width):
         call.apply(Tokens("r.0", tuple(tokens[at : at + width])), 0.0)
-    assert choice.num_thinking == choice.text.num_tokens < len(tokens)
+    assert choice.num_thinking == choice.answer.num_tokens < len(tokens)

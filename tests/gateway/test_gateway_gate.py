@@ -180,7 +180,7 @@ async def test_a_prompt_that_cannot_fit_is_refused_with_both_numbers(start: Star
 async def test_messages_that_the_template_refuses_are_a_400_in_its_words(start: Start) -> None:
     from tandem.text.template import TemplateRefused
 
-    def refuses(_: object, thinks: bool) -> None:
+    def refuses(*_: object) -> None:
         raise TemplateRefused("Roles must alternate")
 
     async with start() as appliance:

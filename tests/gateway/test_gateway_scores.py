@@ -160,17 +160,17 @@ def thinker(tokenizer: Tokenizer) -> Tokenizer:
 async def test_what_the_engine_is_told_of_thinking(tmp_path: Path, weights: Path, thinker: Tokenizer) -> None:
     async with starting(tmp_path, weights, thinker) as appliance:
         await appliance.chat()
-        await appliance.chat(reasoning_effort="low")
-        await appliance.chat(reasoning_effort="low", max_reasoning_tokens=10**30)
+        await appliance.chat(reasoning_effort="low", max_tokens=6000)
+        await appliance.chat(reasoning_effort="low", max_reasoning_tokens=10**30, max_tokens=6000)
         await appliance.chat(reasoning_effort="none")
         await complete(appliance)
-        plain, low, endless, none, raw = [request.reasoning for request in appliance.engine.requests]
+        plain, low, most, none, raw = [request.reasoning for request in appliance.engine.requests]
         prompts = [request.tokens for request in appliance.engine.requests]
-    assert plain is not None and low is not None and endless is not None and none is not None
+    assert plain is not None and low is not None and most is not None and none is not None
     assert (plain.open, plain.close) == (tuple(thinker.encode("<think>")), tuple(thinker.encode("</think>")))
-    assert (plain.max_tokens, plain.begun) == (None, True)
+    assert (plain.max_tokens, plain.begun) == (48, True)  # of 64: a quarter is the answer's
     assert (low.max_tokens, low.begun) == (1024, True)
-    assert endless.max_tokens is not None and endless.max_tokens > 8192
+    assert most.max_tokens == 6000 - 1024
     assert (none.max_tokens, none.begun) == (0, False)  # the template closed the block itself
     assert prompts[3] == prompts[0] + tuple(thinker.encode("\n</think>"))
     assert raw is None
