@@ -111,17 +111,17 @@ def test_an_older_file_is_brought_to_this_version(tmp_path: Path) -> None:
     connection = open_ledger(path)
     connection.execute("INSERT INTO requests SELECT * FROM requests")
     connection.close()
-    later = (*MIGRATIONS, "ALTER TABLE requests ADD COLUMN effort TEXT NOT NULL DEFAULT 'normal'")
+    later = (*MIGRATIONS, "ALTER TABLE requests ADD COLUMN weather TEXT NOT NULL DEFAULT 'fair'")
     connection = open_ledger(path, later)
     assert connection.execute("PRAGMA user_version").fetchone() == (len(later),)
-    assert "effort" in [column[1] for column in connection.execute("PRAGMA table_info(requests)")]
+    assert "weather" in [column[1] for column in connection.execute("PRAGMA table_info(requests)")]
     connection.close()
 
 
-def test_rows_from_before_guesses_were_counted_say_nothing_of_them(tmp_path: Path) -> None:
+def test_rows_from_before_something_was_counted_say_nothing_of_it(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
     old = open_ledger(path, MIGRATIONS[:1])
-    columns = [name for name in Row.__struct_fields__ if name not in ("rounds", "drafted", "accepted")]
+    columns = [column[1] for column in old.execute("PRAGMA table_info(requests)")]
     old.execute(
         f"INSERT INTO requests ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})",
         [getattr(row("old"), name) for name in columns],
@@ -131,9 +131,9 @@ def test_rows_from_before_guesses_were_counted_say_nothing_of_them(tmp_path: Pat
     ledger.write(row("new"))
     ledger.close(timeout=30)
     connection = sqlite3.connect(path)
-    found = connection.execute("SELECT id, rounds, drafted, accepted FROM requests ORDER BY id DESC").fetchall()
+    found = connection.execute("SELECT id, rounds, drafted, accepted, kind FROM requests ORDER BY id DESC").fetchall()
     connection.close()
-    assert found == [("old", None, None, None), ("new", 9, 30, 10)]
+    assert found == [("old", None, None, None, ""), ("new", 9, 30, 10, "")]
 
 
 def test_a_step_that_fails_leaves_the_version_before_it() -> None:
