@@ -8,14 +8,16 @@ Device thread only; nothing here waits for a disk but `Restore.finish` and `clos
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 
+from tandem.caches.chunk_file import Kind
 from tandem.caches.disk import Disk, DiskStats
-from tandem.caches.found import Found, Source
+from tandem.caches.found import Found, Source, find
 from tandem.caches.holdings import Holdings
-from tandem.caches.prefix import Grid, Prompt, Words
+from tandem.caches.prefix import Grid, Piece, Prompt, Words
 from tandem.caches.restore import Restore
-from tandem.caches.shelf import Hold, Shelf
+from tandem.caches.shelf import Copy, Hold, Shelf
 from tandem.memory.budget import Level
 from tandem.model.state import SequenceState, Snapshot
 
@@ -24,8 +26,8 @@ from tandem.model.state import SequenceState, Snapshot
 class CacheStats:
     """Since the engine started."""
 
-    lookups: int = 0  # restores asked for
-    hits: int = 0
+    restores: int = 0  # that were begun and have ended
+    hits: int = 0  # of them, those that brought rows
     restored: dict[Source, int] = field(default_factory=dict)  # rows, by where they came from
     given_back: int = 0  # pieces that left memory
     refused: int = 0  # copies that neither limit nor budget had room for
@@ -34,91 +36,141 @@ class CacheStats:
 
 class Caches:
     def __init__(
-        self, grid: Grid, holdings: Holdings, shelf: Shelf, disk: Disk | None = None, *, any_row: bool
+        self, grid: Grid, holdings: Holdings, shelf: Shelf, disk: Disk | None, *, any_row: bool, can_rewind: bool
     ) -> None:
-        """`any_row`: a row's bits do not depend on the pass that wrote it, so that rows are good up to any one of
-        them; otherwise a sequence goes on from the grid."""
+        """`any_row`: a row's bits do not depend on the pass that wrote it, so that a sequence may go on behind any
+        row; otherwise it goes on from the grid. `can_rewind` as the states'."""
+        self.holdings = holdings
+        self._grid = grid
+        self._shelf = shelf
+        self._disk = disk
+        self._any_row = any_row
+        self._can_rewind = can_rewind
+        self._stats = CacheStats()
 
     # --- finding ---
 
     def prompt(self, scope: str, tokens: Sequence[int] | Words) -> Prompt:
         """A sequence to ask for or to keep, made once for each; `tokens` are not changed any more."""
-        raise NotImplementedError
+        return self._grid.prompt(scope, tokens)
 
-    def find(self, prompt: Prompt, state: SequenceState) -> Found | None:
-        """What memory and disk hold of it for such a state. At least its last token is left to be read.
+    def find(self, prompt: Prompt) -> Found | None:
+        """What memory and disk hold of it. At least its last token is left to be read.
 
-        Cheap enough for every waiting request at every boundary: about a microsecond a chunk, and nothing is read.
+        Cheap enough for every waiting request at every boundary: microseconds a chunk, and nothing is read.
         """
-        raise NotImplementedError
+        return find(prompt, self._shelf, self._disk, self._any_row, self._can_rewind)
 
-    def prefetch(self, prompt: Prompt, found: Found) -> None:
-        """Begin to read from disk what a waiting request will need; `restore` goes on from there."""
-        raise NotImplementedError
-
-    def restore(self, prompt: Prompt, found: Found, state: SequenceState, first: int = 0) -> Restore:
-        """Bring what was found into a state, whose first `first` rows are right already."""
-        raise NotImplementedError
+    def restore(self, prompt: Prompt, found: Found) -> Restore:
+        """On its way to a state that need not be chosen yet; what is on disk is read ahead from now on."""
+        self._shelf.touch(step.origin for step in found.steps if isinstance(step.origin, Copy))
+        if self._disk is not None:
+            self._disk.touch(found.steps[-1].origin.piece.key)
+        return Restore(found, self._disk, self._can_rewind, partial(self.find, prompt), self._count)
 
     def load(self, prompt: Prompt, found: Found, state: SequenceState, first: int = 0) -> int:
-        """`restore`, waited for. Returns the rows after which the sequence goes on; fewer than were found, down to
+        """Restored and waited for. Returns the rows behind which the sequence goes on: fewer than were found, down to
         none, when something could not be read."""
-        return self.restore(prompt, found, state, first).finish()
+        restore = self.restore(prompt, found)
+        restore.begin(state, first)
+        return restore.finish()
+
+    def _count(self, restore: Restore) -> None:
+        self._stats.restores += 1
+        self._stats.hits += restore.rows > 0
+        for source, rows in restore.loaded.items():
+            self._stats.restored[source] = self._stats.restored.get(source, 0) + rows
 
     # --- keeping ---
 
     def park(self, prompt: Prompt, rows: int, state: SequenceState, anchors: Iterable[Snapshot] = ()) -> bool:
-        """Move a whole conversation aside: into memory, or when it does not fit there onto the disk (spill).
+        """Move a whole conversation aside: into memory, and onto the disk what that lacks (with no room in memory,
+        that is a spill). `anchors`: snapshots of it, wherever one was taken.
 
-        False when some of its rows will not be found again. `anchors`: snapshots of it, wherever one was taken.
+        False when some of its rows will not be found again.
         """
-        raise NotImplementedError
+        anchors = tuple(anchors)
+        hold = self._shelf.put(prompt, rows, state, Level.PARK, anchors)
+        missing = self.write_behind(prompt, rows, state, anchors)
+        return hold is not None or (self._disk is not None and not missing)
 
     def store_head(self, prompt: Prompt, rows: int, state: SequenceState, anchors: Iterable[Snapshot] = ()) -> bool:
         """Keep the first `rows` rows for every conversation that begins with them. False when there is no room."""
-        raise NotImplementedError
+        return self._shelf.put(prompt, rows, state, Level.STORE, anchors) is not None
 
     def pin(self, prompt: Prompt, rows: int, state: SequenceState, anchors: Iterable[Snapshot] = ()) -> Hold | None:
         """Keep what a client asked to keep, until `release`. None when there is no room."""
-        raise NotImplementedError
+        return self._shelf.put(prompt, rows, state, Level.PIN, anchors)
 
     def stash(self, prompt: Prompt, rows: int, state: SequenceState) -> Hold | None:
-        """Copy aside the first `rows` rows, which a guest will overwrite. None when there is no room.
-
-        `unstash` puts them back. The conversation's snapshots stay with whoever has them.
-        """
-        raise NotImplementedError
+        """Copy aside the first `rows` rows, which a guest will overwrite; `unstash` puts them back. None when there is
+        no room. The conversation's snapshots stay with whoever has them."""
+        return self._shelf.put(prompt, rows, state, Level.STASH)
 
     def unstash(self, hold: Hold, state: SequenceState) -> int:
-        """Put stashed rows back and forget them. Returns how many, from the first, are right again: fewer when memory
-        was wanted meanwhile. The rows behind them were never touched. A state that cannot rewind is to be restored
-        to a snapshot."""
-        raise NotImplementedError
+        """Put stashed rows back, and release them. Returns how many, from the first, are right again: fewer when the
+        memory was wanted meanwhile. A state that cannot rewind is to be restored to a snapshot."""
+        right = self._shelf.put_back(hold, state)
+        self.release(hold)
+        return right
 
     def release(self, hold: Hold) -> None:
-        """A pin or stash nobody needs any more."""
-        raise NotImplementedError
+        """A pin or a stash that nobody needs any more."""
+        self._shelf.release(hold)
 
     def write_behind(self, prompt: Prompt, rows: int, state: SequenceState, anchors: Iterable[Snapshot] = ()) -> int:
-        """Hand the disk those of the first `rows` rows that it lacks, and the anchors; rows off the grid too.
+        """Hand the disk what it lacks of the first `rows` rows, and of the anchors. Cheap when that is nothing.
 
-        Cheap when it lacks none. Returns how many pieces it had no time for: ask again later.
+        Returns how many pieces it had no room for: ask again later, while the rows are still there.
         """
-        raise NotImplementedError
+        if self._disk is None:
+            return 0
+        snapshots = {anchor.position: anchor for anchor in anchors}
+        pieces = list(prompt.pieces(rows))
+        for place, piece in enumerate(pieces):
+            if not self._write(self._disk, piece, state, snapshots.get(piece.end)):
+                return len(pieces) - place
+        return 0
+
+    def _write(self, disk: Disk, piece: Piece, state: SequenceState, snapshot: Snapshot | None) -> bool:
+        found = disk.match(piece)
+        chunk = found[0] if found and found[1] == piece.rows else None
+        if chunk is not None and snapshot is not None and chunk.piece.rows != piece.rows:
+            chunk = None  # a state belongs to the end of its rows
+        if chunk is None and not disk.is_on_its_way(piece, Kind.ROWS):
+            if not disk.has_room(state.saved_bytes(piece.rows)):
+                return False
+            held = self._shelf.index.match(piece)
+            is_same = held is not None and held[0].piece.rows == held[1] == piece.rows
+            saved = held[0].saved if held and is_same else state.save(piece.first, piece.end)
+            disk.write(piece.apart(), Kind.ROWS, saved.data)
+        if snapshot is None or (chunk and chunk.has_state) or disk.is_on_its_way(piece, Kind.STATE):
+            return True
+        if not disk.has_room(snapshot.bytes):
+            return False
+        disk.write(piece.apart(), Kind.STATE, snapshot.pack())
+        return True
 
     # --- the engine's ---
 
     def give_back(self, level: Level, size: int) -> int:
-        """Let go of at least `size` bytes of a level, or all it has; returns the bytes that are free now."""
-        raise NotImplementedError
+        """Let go of at least `size` bytes of a level, or of all it has; returns the bytes that are free now."""
+        return self.holdings.give_back(level, size)
 
     @property
     def stats(self) -> CacheStats:
-        raise NotImplementedError
+        return replace(
+            self._stats,
+            restored=dict(self._stats.restored),
+            given_back=self._shelf.num_given_back,
+            refused=self._shelf.num_refused,
+            disk=self._disk.stats if self._disk is not None else None,
+        )
 
     def close(self, timeout: float = 5.0) -> None:
         """Write what waits for the disk, as far as `timeout` seconds go."""
-        raise NotImplementedError
+        if self._disk is not None:
+            self._disk.close(timeout)
 
     def check_integrity(self) -> None:
-        raise NotImplementedError
+        self._shelf.check_integrity()

@@ -6,101 +6,94 @@ device thread only looks. What a slow disk cannot take in time is not kept; what
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import StrEnum
+from dataclasses import dataclass, replace
+from queue import SimpleQueue
 
 from torch import Tensor
 
-from tandem.caches.prefix import Index, Key, Piece
-
-
-class Kind(StrEnum):
-    """What a file holds of a piece; the end of its name."""
-
-    ROWS = "rows"
-    STATE = "state"  # behind its last row
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Chunk:
-    """One piece on disk."""
-
-    piece: Piece
-    size: int  # bytes of its file
-
-
-@dataclass(slots=True)
-class DiskStats:
-    """Since the engine started. Sizes are bytes."""
-
-    chunks: int = 0  # there now
-    bytes: int = 0  # there now
-    written: int = 0  # files
-    dropped: int = 0  # copies that nobody had time or room to write
-    evicted: int = 0  # files that made room, or were too old
-    read: int = 0  # files
-    corrupt: int = 0  # files that were not what had been written, and are gone
-    failed: int = 0  # reads and writes that the system refused
-    is_scanned: bool = False  # what was there at the start is known
+from tandem.caches.chunk_file import Kind
+from tandem.caches.disk_thread import DiskThread, Fetch, Job, Stop, Touch, Write
+from tandem.caches.folder import Chunk, Folder, FolderStats
+from tandem.caches.prefix import Key, Piece
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    piece: Piece
-    kind: Kind
+class DiskStats:
+    """Since the engine started."""
 
-
-class Fetch:
-    """Files read ahead, in order, a few at a time: what was taken makes room for the next."""
-
-    @property
-    def has_failed(self) -> bool:
-        """The next file cannot be had; it is no longer among what is there."""
-        raise NotImplementedError
-
-    @property
-    def is_done(self) -> bool:
-        """All were taken."""
-        raise NotImplementedError
-
-    def take(self, wait: float = 0.0) -> Tensor | None:
-        """The next file's payload, uint8 [bytes]; None when it does not come within `wait` seconds, or has failed."""
-        raise NotImplementedError
-
-    def cancel(self) -> None:
-        raise NotImplementedError
+    folder: FolderStats
+    dropped: int  # times that a copy found no room to wait in; it may come again
+    waiting: int  # bytes that are still to be written
+    is_scanned: bool  # what was there at the start is known
 
 
 class Disk:
-    stats: DiskStats
+    def __init__(self, folder: Folder, waiting_limit: int) -> None:
+        """`waiting_limit`: bytes of copies that may wait to be written."""
+        self._folder = folder
+        self._waiting_limit = waiting_limit
+        self._inbox: SimpleQueue[Job] = SimpleQueue()
+        self._waits: dict[tuple[Key, Kind], Write] = {}  # in the order in which they are written
+        self._waiting = 0  # bytes
+        self._dropped = 0
+        self._work = DiskThread(folder, self._inbox)
+        self._thread = threading.Thread(target=self._work.run, name="disk-tier", daemon=True)
+        self._thread.start()
+
+    @property
+    def stats(self) -> DiskStats:
+        self._forget_done()
+        return DiskStats(replace(self._folder.stats), self._dropped, self._waiting, self._work.is_scanned)
 
     def match(self, piece: Piece) -> tuple[Chunk, int] | None:
-        """As `Index.match`."""
-        raise NotImplementedError
+        """As `Index.match`. Nothing before the folder was looked through."""
+        return self._folder.index.match(piece) if self._work.is_scanned else None
 
-    def has_state(self, key: Key) -> bool:
-        raise NotImplementedError
+    def get(self, key: Key) -> Chunk | None:
+        return self._folder.index.get(key) if self._work.is_scanned else None
 
-    def wants(self, piece: Piece, kind: Kind, size: int) -> bool:
-        """Whether a copy of `size` bytes is worth making: it is neither there nor on its way, and may be queued.
-        Counts what is dropped."""
-        raise NotImplementedError
+    def is_on_its_way(self, piece: Piece, kind: Kind) -> bool:
+        self._forget_done()
+        return (piece.key, kind) in self._waits
+
+    def has_room(self, size: int) -> bool:
+        """Whether a copy of so many bytes would be taken now; one that would not is counted as dropped."""
+        self._forget_done()
+        may = (
+            self._work.is_scanned
+            and time.monotonic() >= self._work.paused_until
+            and self._waiting + size <= self._waiting_limit
+        )
+        self._dropped += not may
+        return may
 
     def write(self, piece: Piece, kind: Kind, payload: Tensor) -> None:
-        """Leave a copy to be written, which nobody changes any more."""
-        raise NotImplementedError
+        """Leave a copy, uint8 [bytes], that nobody changes any more. A state comes after its rows."""
+        assert (piece.key, kind) not in self._waits, "written twice"
+        write = self._waits[piece.key, kind] = Write(piece, kind, payload)
+        self._waiting += payload.nbytes
+        self._inbox.put(write)
 
-    def fetch(self, wanted: Sequence[Wanted]) -> Fetch:
-        raise NotImplementedError
+    def fetch(self, files: Sequence[tuple[Chunk, Kind]]) -> Fetch:
+        """Begin to read these files, in order."""
+        fetch = Fetch(files, self._inbox)
+        self._inbox.put(fetch)
+        return fetch
 
-    def touch(self, pieces: Sequence[Piece]) -> None:
-        """They are used now, the first most recently."""
-        raise NotImplementedError
+    def touch(self, key: Key) -> None:
+        """A sequence is used whose last piece this is."""
+        self._inbox.put(Touch(key))
 
-    def close(self, timeout: float) -> None:
-        """Write what waits, as far as `timeout` seconds go."""
-        raise NotImplementedError
+    def close(self, timeout: float) -> bool:
+        """Write what waits, as far as `timeout` seconds go. Whether the thread has ended."""
+        self._inbox.put(Stop(time.monotonic() + timeout))
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
 
-
-_ = Index
+    def _forget_done(self) -> None:
+        while self._waits and (oldest := next(iter(self._waits.items())))[1].is_done:
+            self._waiting -= oldest[1].payload.nbytes
+            del self._waits[oldest[0]]

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tandem.caches.disk import Chunk, Disk
+from tandem.caches.disk import Disk
+from tandem.caches.folder import Chunk
 from tandem.caches.prefix import Prompt
 from tandem.caches.shelf import Copy, Shelf
 
@@ -32,11 +33,6 @@ class Step:
     @property
     def end(self) -> int:
         return self.first + self.rows
-
-    @property
-    def is_whole(self) -> bool:
-        """All rows of what is kept: a state kept behind it is that of this place."""
-        return self.rows == self.origin.piece.rows
 
     @property
     def source(self) -> Source:
@@ -68,26 +64,35 @@ def find(prompt: Prompt, shelf: Shelf, disk: Disk | None, any_row: bool, can_rew
     a sequence that cannot rewind goes on only where its state was kept.
     """
     steps = list(_walk(prompt, shelf, disk))
-    while steps and not _may_end(steps[-1], disk, prompt.chunk, any_row, can_rewind):
+    while steps:
+        last = steps[-1]
+        if can_rewind:
+            may_end = any_row or last.end % prompt.chunk == 0
+        else:
+            may_end = last.rows == last.origin.piece.rows and _has_state(last.origin, disk)
+        if may_end:
+            return Found(last.end, tuple(steps))
         steps.pop()
-    return Found(steps[-1].end, tuple(steps)) if steps else None
+    return None
 
 
 def _walk(prompt: Prompt, shelf: Shelf, disk: Disk | None) -> Iterator[Step]:
-    """From the root to where neither goes on. Memory is asked first; on disk there may be more."""
+    """From the first row to where neither goes on. Memory is asked first; on disk there may be more."""
     for piece in prompt.pieces(max(0, len(prompt.tokens) - 1)):
-        best: tuple[Copy | Chunk, int] | None = shelf.index.match(piece)
-        if disk and (best is None or best[1] < piece.rows) and (read := disk.match(piece)):
-            best = max(best, read, key=lambda match: match[1]) if best else read
-        if best is None:
+        matches: list[tuple[Copy | Chunk, int]] = []
+        if (held := shelf.index.match(piece)) is not None:
+            matches.append(held)
+        if disk is not None and (held is None or held[1] < piece.rows) and (written := disk.match(piece)) is not None:
+            matches.append(written)
+        if not matches:
             return
-        yield Step(piece.first, best[1], best[0])
-        if best[1] < prompt.chunk:
+        origin, rows = max(matches, key=lambda match: match[1])  # the first of equals
+        yield Step(piece.first, rows, origin)
+        if rows < prompt.chunk:
             return
 
 
-def _may_end(step: Step, disk: Disk | None, chunk: int, any_row: bool, can_rewind: bool) -> bool:
-    if can_rewind:
-        return any_row or step.end % chunk == 0
-    has_state = isinstance(step.origin, Copy) and step.origin.snapshot is not None
-    return step.is_whole and (has_state or (disk is not None and disk.has_state(step.origin.piece.key)))
+def _has_state(origin: Copy | Chunk, disk: Disk | None) -> bool:
+    if isinstance(origin, Copy) and origin.snapshot is not None:
+        return True
+    return disk is not None and (chunk := disk.get(origin.piece.key)) is not None and chunk.has_state

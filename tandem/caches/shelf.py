@@ -61,6 +61,7 @@ class Shelf:
         self.index: Index[Copy] = Index()
         self.held = 0
         self.num_given_back = 0  # pieces
+        self.num_refused = 0  # sequences
         self._limit = limit
         self._holdings = holdings
         self._by_use: dict[Level, OrderedDict[Key, Copy]] = {level: OrderedDict() for level in LEVELS}  # oldest first
@@ -86,19 +87,31 @@ class Shelf:
         )
         mine = {copy.piece.key for copy in there if copy}
         if not self._make_room(size, level, mine) or not self._holdings.may_take(level, size):
+            self.num_refused += 1
             return None
-        copies = []
-        for piece in pieces:  # asked again: what gave way may have been ours
-            copy = self._holder(piece, exactly=piece.end in snapshots)
-            if copy:
-                self._claim(copy, level)
-            else:
-                copy = self._copy(piece, state, level)
-            if piece.end in snapshots and copy.snapshot is None:
-                self._attach(copy, snapshots[piece.end].on_host())
-            copies.append(copy)
+        copies: list[Copy] = []
+        try:
+            for piece in pieces:
+                copies.append(self._place(piece, state, level, snapshots.get(piece.end)))
+        except OSError as error:  # the system has less than the budget thinks
+            log.warning("[caches] no memory for a copy: %s", error)
+            self.num_refused += 1
+            if level in COUNTED:
+                self.release(Hold(level, rows, tuple(copies)))
+            return None
         self.touch(copies)
         return Hold(level, rows, tuple(copies))
+
+    def _place(self, piece: Piece, state: SequenceState, level: Level, snapshot: Snapshot | None) -> Copy:
+        """A piece's copy, with a claim more. It is looked for again: what gave way meanwhile may have been ours."""
+        if (copy := self._holder(piece, exactly=snapshot is not None)) is not None:
+            self._claim(copy, level)
+        else:
+            copy = self._copy(piece, state, level)
+        if snapshot is not None and copy.snapshot is None:
+            copy.snapshot = snapshot.on_host()
+            self._note(copy.level, snapshot.bytes)
+        return copy
 
     def release(self, hold: Hold) -> None:
         """Nobody needs it any more; what nothing else claims goes."""
@@ -113,6 +126,16 @@ class Shelf:
                 self._forget(copy, before)
             elif copy.level is not before:
                 self._move(copy, before)
+
+    def put_back(self, hold: Hold, state: SequenceState) -> int:
+        """Load what is still here of a hold; returns how many rows, from the first, that were."""
+        right = 0
+        for copy in hold.copies:
+            if self.index.get(copy.piece.key) is not copy:
+                break
+            right = min(copy.piece.end, hold.rows)
+            state.load(copy.saved, right - copy.piece.first)
+        return right
 
     def touch(self, copies: Iterable[Copy]) -> None:
         """They are used now: the first row's copy most recently, so that of a sequence the end goes first."""
@@ -180,10 +203,6 @@ class Shelf:
             self._by_use[copy.level][copy.piece.key] = self._by_use[before].pop(copy.piece.key)
             self._holdings.note(before, -copy.bytes)
             self._holdings.note(copy.level, copy.bytes)
-
-    def _attach(self, copy: Copy, snapshot: Snapshot) -> None:
-        copy.snapshot = snapshot
-        self._note(copy.level, snapshot.bytes)
 
     def _drop(self, copy: Copy) -> None:
         """And what goes on from it: without its beginning nothing is found."""
