@@ -183,7 +183,7 @@ def _programs(plan: Plan) -> Table:
     for program in plan.programs:
         table.add_row(
             program.name,
-            " ".join(program.command[1:4]),
+            " ".join(program.command[1:-2]),  # without where the plan lies
             format_duration(round(program.start_timeout)),
             format_duration(round(program.stop_timeout)),
             program.fingerprint,

@@ -19,7 +19,14 @@ from tandem.contract.messages import ApplianceState, ProgramStatus, ReloadReport
 from tandem.contract.plan import Plan
 from tandem.units import format_bytes, format_duration
 
-COLOURS: Final = {"ready": "green", "failed": "red", "backoff": "yellow", "refused": "dim", "stopped": "dim"}
+COLOURS: Final = {
+    "ready": "green",
+    "failed": "red",
+    "backoff": "yellow",
+    "held": "yellow",
+    "refused": "dim",
+    "stopped": "dim",
+}
 MOVING: Final = frozenset({"starting", "loading", "draining", "stopping"})
 _BAR: Final = 20  # columns of a progress bar
 

@@ -56,7 +56,6 @@ from tandem.units import format_duration
 STOPPING: Final = "stopping"  # the whole sentence of a program that stops with nothing to tell
 UNANSWERED: Final = 5  # health questions in a row; one slow answer never kills a process
 TURN_SILENCE: Final = 120.0  # seconds without life on the device thread while requests run: longer than any chunk
-ROLE_SILENCE: Final = 20.0  # the same of a role, whose callers have gone on without it long before
 KILL_AGAIN: Final = 2.0  # seconds that supervisord gets for its own KILL before the director sends one
 REMOVED_STOP: Final = 60.0  # seconds from TERM to KILL for a program the plan no longer knows
 
@@ -169,8 +168,7 @@ def condemn(record: Record, answer: Answer, program: Program, now: float) -> str
         return f"was not ready within {format_duration(program.start_timeout)} and was killed" if late else ""
     if answer.unanswered >= UNANSWERED:
         return f"hung: {answer.unanswered} health questions in a row went unanswered"
-    silence = TURN_SILENCE if program.kind in VITAL else ROLE_SILENCE
-    if health is not None and health.last_turn_age > silence and (health.running or health.queued):
+    if health is not None and health.last_turn_age > TURN_SILENCE and (health.running or health.queued):
         return f"hung: no turn for {format_duration(round(health.last_turn_age))} while requests run"
     return ""
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from tandem.contract.messages import ApplianceState, Health, ProgramStatus, ReloadReport
+from tandem.contract.messages import ApplianceState, Health, ProgramStatus, ReloadReport, RoleStatus
 from tandem.contract.plan import Limits, Plan, read_plan
 from tandem.gateway.engine_client import EngineState, EngineStatus
 from tandem.gateway.service import Service
@@ -64,7 +64,8 @@ class WholeState(Summary, frozen=True, kw_only=True):
     programs: tuple[ProgramStatus, ...]
     reload: ReloadReport | None
     memory: MemoryNow | None
-    placements: Any  # why a role is not loaded
+    placements: Any  # residency's last answers, with their figures
+    roles: tuple[RoleStatus, ...]
     ledger_rows_lost: int
     warnings: tuple[str, ...]  # the plan's: what is allowed, and seldom meant
 
@@ -108,6 +109,7 @@ def whole_state(service: Service, ready: Ready) -> WholeState:
         reload=state.reload if state is not None else None,
         memory=memory_now(state) if state is not None else None,
         placements=msgspec.json.decode(state.placements) if state is not None else None,
+        roles=state.roles if state is not None else (),
         ledger_rows_lost=service.ledger.num_lost,
         warnings=warnings_now(service.plan),
     )
