@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
+from tandem.conductor.conductor import Decision
 from tandem.contract.messages import FinishReason
 from tandem.gateway.answers import LoopRemark, Remarks, Timings, Usage
 from tandem.gateway.auth import ANYONE, Caller
@@ -66,6 +67,22 @@ def _rate(count: int, seconds: float) -> float:
     return round(count / seconds, 2) if seconds > 0 else 0.0
 
 
+def decided(decision: Decision | None) -> dict[str, Any]:
+    """The conductor's columns of a row."""
+    if decision is None:
+        return {}
+    return {
+        "kind": decision.kind,
+        "package": decision.package,
+        "effort": decision.effort,
+        "stage": str(decision.stage),
+        "decider_answer": decision.decider.outcome,
+        "decider_seconds": decision.decider.seconds,
+        "model_answer": decision.model.outcome,
+        "model_seconds": decision.model.seconds,
+    }
+
+
 class Account:
     """Filled while a request is served; becomes one row at its end."""
 
@@ -81,6 +98,7 @@ class Account:
         self.has_left = False
         self.call: Call | None = None
         self.job: Job | None = None
+        self.decision: Decision | None = None
 
     @property
     def outcome(self) -> str:
@@ -134,6 +152,7 @@ class Account:
             rounds=sum(f.rounds for f in finished) if finished else None,
             drafted=sum(f.drafted for f in finished) if finished else None,
             accepted=sum(f.accepted for f in finished) if finished else None,
+            **decided(self.decision),
         )
 
     @property

@@ -12,7 +12,7 @@ from tandem.gateway.answers import AnsweredCall, AnsweredFunction, AnswerMessage
 from tandem.gateway.dialect import Ending, Identity, Written, finish_word, status_tail
 from tandem.gateway.errors import ApiError
 from tandem.gateway.logprobs import Shown, chat_logprobs
-from tandem.gateway.openai import ChatRequest
+from tandem.gateway.openai import ChatRequest, Generation
 from tandem.gateway.prompts import Prompts
 from tandem.gateway.thinking import Tagged, ThinkingShown, in_tags, shown_as
 from tandem.text.pieces import AnswerPart, CallArguments, CallBegun, Text, Thought
@@ -36,8 +36,9 @@ class Chat:
     def generation(self, wanted: ChatRequest) -> ChatRequest:
         return wanted
 
-    async def prompts(self, wanted: ChatRequest, prompts: Prompts) -> list[Prompt]:
-        return [await prompts.of_chat(wanted)]
+    async def prompts(self, wanted: ChatRequest, generation: Generation, prompts: Prompts) -> list[Prompt]:
+        assert isinstance(generation, ChatRequest)
+        return [await prompts.of_chat(generation)]
 
     def chunks(self, wanted: ChatRequest, identity: Identity, names: Tokenizer | None) -> ChatChunks:
         return ChatChunks(identity, names, wanted.wants_usage, self._shown(wanted))

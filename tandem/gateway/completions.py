@@ -12,7 +12,7 @@ from tandem.gateway.answers import Completion, TextChoice, Usage
 from tandem.gateway.dialect import Ending, Identity, Written, finish_word, status_tail
 from tandem.gateway.errors import ApiError
 from tandem.gateway.logprobs import Shown, text_logprobs
-from tandem.gateway.openai import CompletionRequest
+from tandem.gateway.openai import CompletionRequest, Generation
 from tandem.gateway.prompts import Prompts
 from tandem.text.pieces import AnswerPart, CallArguments, CallBegun
 from tandem.text.template import Prompt
@@ -30,7 +30,7 @@ class Completions:
     def generation(self, wanted: CompletionRequest) -> CompletionRequest:
         return wanted
 
-    async def prompts(self, wanted: CompletionRequest, prompts: Prompts) -> list[Prompt]:
+    async def prompts(self, wanted: CompletionRequest, generation: Generation, prompts: Prompts) -> list[Prompt]:
         if isinstance(wanted.prompt, str):
             return [await prompts.of_text(wanted.prompt, "prompt")]
         ids = [item for item in wanted.prompt if isinstance(item, int)]

@@ -124,6 +124,14 @@ class Chunks(Protocol):
         """Instead of `close`, at any time: the answer breaks off here."""
 
 
+class AnsweredAtOnce(Exception):
+    """The request asks for nothing that needs the model: `body` is the whole answer. `Dialect.prompts` raises it."""
+
+    def __init__(self, body: bytes) -> None:
+        super().__init__()
+        self.body = body
+
+
 class Dialect(Protocol[Wanted]):
     """Made for one request. Its request's struct is what `reading.read` reads a body into."""
 
@@ -135,8 +143,8 @@ class Dialect(Protocol[Wanted]):
     def generation(self, wanted: Wanted) -> Generation:
         """The request in OpenAI's words. Raises `ApiError` 400 for what cannot be said in them."""
 
-    async def prompts(self, wanted: Wanted, prompts: Prompts) -> list[Prompt]:
-        """At least one. Raises `ApiError` 400."""
+    async def prompts(self, wanted: Wanted, generation: Generation, prompts: Prompts) -> list[Prompt]:
+        """At least one. `generation` may have been shaped since `wanted` was read. Raises `ApiError` 400."""
 
     def chunks(self, wanted: Wanted, identity: Identity, names: Tokenizer | None) -> Chunks:
         """`names` tells tokens' names where log-probabilities are wanted."""

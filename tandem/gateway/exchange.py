@@ -17,7 +17,7 @@ from tandem.gateway.dialect import Chunks, Dialect, Ending, Gathered, Identity, 
 from tandem.gateway.errors import ApiError
 from tandem.gateway.hints import Hints, hints_of
 from tandem.gateway.job import Job, make_job
-from tandem.gateway.openai import Generation
+from tandem.gateway.openai import ChatRequest, Generation
 from tandem.gateway.reading import read
 from tandem.gateway.running import RunningCall
 from tandem.gateway.service import Service
@@ -42,6 +42,7 @@ class Exchange(Generic[Wanted]):
                 self._service.quota.arrive(self._account.caller, self._live.limits, time.monotonic())
                 wanted, generation = await self._read(scope, receive)
                 hints = hints_of(dict(scope["headers"]), generation.openings, self._account.caller, self._live.api)
+                generation = await self._conduct(generation, hints)
                 job = await self._make_job(wanted, generation, hints)
                 with self._service.quota.running(self._account.caller, self._live.limits, hints.is_task):
                     await self._run(wanted, job, bool(generation.stream), receive, send)
@@ -75,11 +76,20 @@ class Exchange(Generic[Wanted]):
             await answer(running, wanted, job, send)
             await running.settle()
 
+    async def _conduct(self, generation: Generation, hints: Hints) -> Generation:
+        """A conversation as the conductor wants it served. A task beside one is served as it is."""
+        if not self._live.conductor or hints.is_task or not isinstance(generation, ChatRequest):
+            return generation
+        shaped, self._account.decision = await self._service.conductor.conduct(
+            generation, self._identity.id, self._account.caller.scope, self._live.conducting
+        )
+        return shaped
+
     async def _make_job(self, wanted: Wanted, generation: Generation, hints: Hints) -> Job:
         service = self._service
         job = make_job(
             generation,
-            await self._dialect.prompts(wanted, service.prompts),
+            await self._dialect.prompts(wanted, generation, service.prompts),
             id=self._identity.id,
             defaults=self._live.sampling,
             limits=self._live.limits,

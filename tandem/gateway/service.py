@@ -14,12 +14,14 @@ from tandem.contract.messages import MemoryView
 from tandem.contract.plan import Live, Plan
 from tandem.gateway.accounting import Account
 from tandem.gateway.auth import Keys
+from tandem.gateway.conducting import Conductor
 from tandem.gateway.director_client import DirectorView
 from tandem.gateway.engine_client import EngineClient, EngineState
 from tandem.gateway.errors import RETRY_SOON, ApiError
 from tandem.gateway.metrics import Metrics
 from tandem.gateway.prompts import Prompts
 from tandem.gateway.quota import Quota
+from tandem.gateway.role_client import RoleClient
 from tandem.ledger.ledger import Ledger
 from tandem.text.tokenizer import Tokenizer
 
@@ -51,6 +53,10 @@ class Service:
         self.keys = Keys(plan.live.keys)
         self.quota = Quota()
         self.prompts = Prompts(tokenizer, plan.gateway.window, plan.gateway.model)
+        self.roles = RoleClient(Path(plan.paths.run), lambda: self.director.state)
+        self.conductor = Conductor(
+            self.roles, self.engine, self.prompts, plan.gateway.model, state=Path(plan.paths.state)
+        )
         self.metrics = Metrics(lambda: self.engine.health, self._memory)
         self.ledger = Ledger(Path(plan.gateway.ledger), plan.live.ledger_days)
 
