@@ -281,14 +281,6 @@ class Turn(Struct, frozen=True):
     slots: tuple[int, ...] = ()
 
 
-class Admission(Struct, frozen=True):
-    """What running requests may still take, and for how much the first in the queue waits; bytes."""
-
-    reserved: int
-    need: int = 0
-    left: int = 0
-
-
 class SideDisk(Struct, frozen=True):
     """What the disk tier was worth to side slots: requests that began there, those it helped, rows it saved them."""
 
@@ -304,7 +296,8 @@ class Parallel(Struct, frozen=True):
     max_running: int  # that may run at once now
     max_running_reason: str
     turn: Turn
-    admission: Admission
+    memory_needed: int  # bytes, by the first in the queue where it waits for memory; else 0
+    memory_left: int  # bytes that it would find; negative where others may still take more than there is
     waits: dict[str, int]  # that waited, by the kind of wait; one that waited for two reasons is in both
     slot0_gave_up: int  # that wanted slot 0 and went to a side slot when it stayed busy
     yielded: int  # of the appliance's own, that gave way to a client
@@ -330,6 +323,7 @@ class Health(Message, frozen=True):
     cache_growth: int = 0  # bytes that caches may still take
     reserved: int = 0  # bytes that admitted requests may still take
     facts: dict[str, str] = {}
+    parallel: Parallel | None = None  # of an engine that serves
 
 
 # --- roles ------------------------------------------------------------------------------------------------------

@@ -2,8 +2,9 @@
 
 The rule is the one of continuous batching with full reservations. First the finished release what they held, then
 the queue is walked in order: its head starts while a slot is free and its reservation fits, and the walk stops at
-the first that does not fit into memory, so nobody is skipped for being large. A request that only a busy slot can
-hold (a prompt too long for the side slots) is passed by those behind it, because they take slots it cannot use.
+the first that does not fit into memory, so nobody is skipped for being large. A request that waits for a busy slot
+(its prompt is too long for the others, or its conversation lies there) is passed by those behind it: they take slots
+it does not want. When its own comes free it is asked first.
 
 A reservation is what a request may still take: the workspace of its prefill and the pages of prompt + max_tokens
 that its slot has not committed. It shrinks as the slot commits, while MemAvailable falls by the same pages.
@@ -63,14 +64,12 @@ def decide(
     offer: Callable[[Id, frozenset[int]], Offer | None],
 ) -> Boundary[Id]:
     """One boundary. `capacity` is what all reservations together may take; `offer` answers which of the free slots
-    a request would take, None when none of them can hold it."""
+    a request would take, None when it takes none of them. Everyone is asked, so that everyone can be told why."""
     active = [request for request in running if request.left > 0]
     free = frozenset(slots) - {request.slot for request in active}
     left = capacity - sum(request.reserved for request in active)
     admitted: list[tuple[Id, Offer]] = []
     for id in waiting:
-        if not free:
-            break
         if (found := offer(id, free)) is None:
             continue
         if found.need > left:

@@ -24,12 +24,14 @@ from tandem.contract.messages import (
     Resume,
     Sampling,
     SetLive,
+    Turn,
 )
 from tandem.contract.plan import EnginePlan, Live
 from tandem.draft.drafting import Drafting
 from tandem.engine import round
 from tandem.engine.choice import choice_for
 from tandem.engine.drafters import no_drafting
+from tandem.engine.facts import Grid
 from tandem.engine.gate import find_refusal
 from tandem.engine.grammar.mask import Compiled
 from tandem.engine.letters import Leave, PeerGone, Prepared, Received
@@ -67,7 +69,7 @@ class Engine:
         """
         self._outbox = Outbox()
         self.memory = MemoryKeeper(plan, model, world, live.floors, self._outbox.tally, pages)
-        self.schedule = Schedule(self.memory.slots, plan.chunk, self.memory.cost)
+        self.schedule = Schedule(self.memory.slots, Grid(plan.chunk, plan.chunk), self.memory.cost)
         self._model = model
         self._drafting = drafting or no_drafting()
         self._ends_loops = plan.end_loops
@@ -219,7 +221,7 @@ class Engine:
         if not self.schedule.waiting:
             return
         floor = self._live.floors.floor
-        for start in self.schedule.admit(self.memory.available(), floor):
+        for start in self.schedule.admit(self.memory.available(), floor, self._live.routing, now):
             with self._outbox.refusing(start.request):
                 self._begin(start, now)
         if (shortage := self.schedule.shortage) is not None:
@@ -228,15 +230,15 @@ class Engine:
             self._outbox.tell(peer, progress)
 
     def _begin(self, start: Start, now: float) -> None:
-        ask, route = start.request.ask, start.route
+        ask, take = start.request.ask, start.take
         seed = self._world.noise() if ask.sampling.seed is None else ask.sampling.seed
         choice = choice_for(ask, self._model.config.vocab, seed, start.request.grammar)
         followed = self._drafting.begin(start.slot.state, ask.scope)
         ends_loops = self._ends_loops if ask.end_loops is None else ask.end_loops
-        rows = route.resume_at
-        sequence = Sequence(start.request, choice, followed, route.max_tokens, rows, now, rows, ends_loops)
+        rows = take.resume_at
+        sequence = Sequence(start.request, choice, followed, take.max_tokens, rows, now, rows, ends_loops)
         start.slot.begin(sequence)
-        self._outbox.started(start.request, route, running=len(self.schedule.running))
+        self._outbox.started(start.request, take, running=len(self.schedule.running))
         self._outbox.phase(sequence)
 
     # --- send ---
@@ -261,20 +263,32 @@ class Engine:
             cache_growth=self.memory.cache_growth,
             reserved=self.schedule.reserved,
             facts=self._facts,
+            parallel=self.schedule.parallel(self._next_pass()),
         )
 
     # --- one pass ---
 
-    def _run_pass(self) -> None:
+    def _next_pass(self) -> Turn:
         """A chunk or a round. They alternate while both are wanted: no prompt holds up the writing slots for longer
-        than a chunk, and no answer holds up a prompt for longer than a round."""
+        than a chunk, and no answer holds up a prompt for longer than a round.
+
+        Reading slots take turns, whoever waits longest first: a short prompt beside a long one waits for one chunk of
+        it instead of all."""
         reading, writing = self.schedule.reading, self.schedule.writing
         if reading and not (writing and self._chunk_was_last):
-            self._read_chunk(reading)
-        elif writing:
-            self._run_round(writing)
-        else:
-            self._rest()
+            return Turn("reading", (min(reading, key=lambda slot: running_on(slot).last_chunk).index,))
+        return Turn("writing", tuple(slot.index for slot in writing)) if writing else Turn("idle")
+
+    def _run_pass(self) -> None:
+        turn = self._next_pass()
+        slots = [self.schedule.slots[index] for index in turn.slots]
+        match turn.does:
+            case "reading":
+                self._read_chunk(slots[0])
+            case "writing":
+                self._run_round(slots)
+            case _:
+                self._rest()
 
     def _rest(self) -> None:
         """Nothing can run: all is idle, or waits."""
@@ -282,10 +296,7 @@ class Engine:
             self.memory.rest()
         self.check_integrity()
 
-    def _read_chunk(self, reading: list[Slot]) -> None:
-        """Reading slots take turns, whoever waits longest first: a short prompt beside a long one waits for one chunk
-        of it instead of all."""
-        slot = min(reading, key=lambda slot: running_on(slot).last_chunk)
+    def _read_chunk(self, slot: Slot) -> None:
         sequence = running_on(slot)
         sequence.last_chunk = self._turns
         began = self._world.clock()

@@ -21,9 +21,9 @@ from tandem.contract.messages import (
     Tokens,
 )
 from tandem.draft.drafting import Drafting
+from tandem.engine.facts import Take
 from tandem.engine.letters import Sent
 from tandem.engine.round import Round
-from tandem.engine.route import Route
 from tandem.engine.slot import Failed, Request, Sequence
 from tandem.memory.ladder import Reclaim
 
@@ -88,12 +88,11 @@ class Outbox:
     def tell(self, peer: int, message: Message) -> None:
         self._letters.append(Sent(peer, message))
 
-    def started(self, request: Request, route: Route, running: int) -> None:
-        self.tally.cached_rows += route.resume_at
+    def started(self, request: Request, take: Take, running: int) -> None:
+        self.tally.cached_rows += take.resume_at
         self.tally.peak_running = max(self.tally.peak_running, running)
-        log.info("[parallel] %s: slot %d, %s", request.ask.id, route.slot, route.reason)
-        source = "resident" if route.resume_at else "none"
-        facts = (route.slot, route.reason, route.max_tokens, route.resume_at, source)
+        log.info("[parallel] %s: slot %d, %s", request.ask.id, take.slot, take.reason)
+        facts = (take.slot, take.reason, take.max_tokens, take.resume_at, str(take.source))
         self.tell(request.peer, Started(request.ask.id, *facts))
 
     def phase(self, sequence: Sequence) -> None:

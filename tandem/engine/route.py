@@ -1,88 +1,96 @@
-"""Which slot a request gets, and why. Pure: facts in, a decision with its sentence and numbers out.
+"""Which slot a request gets, and why. Pure: facts in, a decision with its sentence and numbers out. Read `route` first.
 
-The rules, first that applies; only slots that are free and wide enough are looked at:
-
-1. It continues the conversation a slot holds: that slot, where most is kept.
-2. A slot that loses nothing by it (empty, or everything it holds is the beginning of this prompt).
-3. The side slot used longest ago; slot 0 last, because only it can hold the longest conversations.
-
-A shared head (system prompt and tools, up to the end of the first user message) is never a continuation.
+Slot 0 has the widest window, so it is spared for what only it can hold; where all windows are equal no slot is
+special. Rows that need not be read again are worth a wait, but a short one: every wait counts from the request's
+arrival, so however many it meets, it has waited no longer than the longest of them when a free slot takes it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
 
-SIDE_MIN_ROOM: Final = 16_384  # rows of output that make a side slot worth taking when max_tokens asks for more
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """What routing needs to know of a request; token counts."""
-
-    prompt: int
-    max_tokens: int
-    head_end: int
+from tandem.contract.plan import Routing
+from tandem.engine.case import Case, Harm
+from tandem.engine.facts import Ask, Grid, Held, Holder, SlotFacts, Take, Wait, WaitKind
 
 
-@dataclass(frozen=True, slots=True)
-class SlotFacts:
-    """What routing needs to know of a free slot."""
+def route(
+    ask: Ask, slots: Sequence[SlotFacts], elsewhere: Sequence[Held], rules: Routing, grid: Grid, now: float
+) -> Take | Wait:
+    """`slots` are all of them in order; `now` is of the clock that `ask.arrived` is of.
 
-    index: int
-    window: int
-    kept: int  # rows of a conversation that lie here
-    shared: int  # of them, rows that hold the first tokens of this prompt
-    last_used: float
-
-
-@dataclass(frozen=True, slots=True)
-class Route:
-    slot: int
-    resume_at: int  # rows that need not be read again; on the chunk grid
-    max_tokens: int  # cut to the slot's room
-    reason: str
+    The first rule that has an answer decides. What only slot 0 can hold (images, a long prompt) is compared with
+    nothing else: then `Case.fitting` is slot 0 alone.
+    """
+    case = Case(ask, tuple(slots), tuple(elsewhere), rules, grid, now)
+    for rule in (where_its_conversation_is, as_a_guest, beside_a_long_conversation, whatever_is_free):
+        if (answer := rule(case)) is not None:
+            return answer
+    return in_the_queue(case)
 
 
-def route(ask: Ask, free: Sequence[SlotFacts], widest: int, chunk: int) -> Route | None:
-    """None when no free slot can take it. `widest` is slot 0's window; the prompt must be shorter than that."""
-    fitting = [slot for slot in free if fits(ask, slot.window, widest)]
-    if not fitting:
+# --- the rules --------------------------------------------------------------------------------------------------
+
+
+def where_its_conversation_is(case: Case) -> Take | Wait | None:
+    """The slot that holds it, or slot 0 where nobody else can bring it back; a short while also when that is busy."""
+    if (wish := case.wish) is None:
         return None
-    if continued := [slot for slot in fitting if _continues(ask, slot, chunk)]:
-        best = max(continued, key=lambda slot: slot.shared)
-        why = f"continues its conversation here, {best.shared:,} of {ask.prompt:,} tokens kept"
-    elif unharmed := [slot for slot in fitting if slot.kept == slot.shared]:
-        best = max(unharmed, key=lambda slot: (slot.shared, -slot.index))
-        why = "new conversation, empty slot"
-        if best.shared:
-            why = f"begins with all {best.shared:,} tokens kept here"
-    else:
-        best = min(fitting, key=lambda slot: (slot.index == 0, slot.last_used, slot.index))
-        which = "slot used longest ago" if best.index == 0 or len(fitting) == 1 else "side slot used longest ago"
-        why = f"new conversation, {which}; {best.kept - best.shared:,} rows kept there are given up"
-        if best.shared:
-            why += f", a shared head of {best.shared:,} tokens stays"
-    room = best.window - ask.prompt
-    if ask.max_tokens > room:
-        why += f"; max_tokens {ask.max_tokens:,} -> {room:,} (the slot's window of {best.window:,})"
-    return Route(best.index, resume_at(ask, best, chunk), min(ask.max_tokens, room), why)
+    if wish.slot.is_free:
+        return case.take(wish.slot, wish.why)
+    until = case.ask.arrived + wish.patience
+    if case.now >= until or len(case.fitting) == 1:
+        return None
+    return Wait(wish.kind, f"{wish.sentence} after {wish.patience:g} s", wish.slot.index, until)
 
 
-def fits(ask: Ask, window: int, widest: int) -> bool:
-    """Whether a slot leaves enough rows of output: what slot 0 would, the whole max_tokens, or `SIDE_MIN_ROOM`."""
-    room = window - ask.prompt
-    return room >= min(widest - ask.prompt, ask.max_tokens, SIDE_MIN_ROOM)
+def as_a_guest(case: Case) -> Take | None:
+    """Short, and beside slot 0's conversation: an idle side slot, even when slot 0 is free; else slot 0, whose rows are
+    put aside. A side slot's own conversation is not given up for it while slot 0's can be put aside."""
+    if case.is_level or not case.free or not case.is_guest_of(case.slot0):
+        return None
+    slot = min(case.free, key=lambda slot: (case.harm(slot), slot.index == 0, *case.preference(slot)))
+    return case.take(slot, f"guest of slot 0's conversation of {case.slot0.kept:,} tokens")
 
 
-def resume_at(ask: Ask, slot: SlotFacts, chunk: int) -> int:
-    """The last chunk boundary within what is shared; at least one token is always read, for its logits."""
-    resumable = min(slot.shared, ask.prompt - 1)
-    return resumable - resumable % chunk
+def beside_a_long_conversation(case: Case) -> Take | None:
+    """A new conversation leaves one alone that no side slot could hold, while it can go elsewhere."""
+    kept, idle = case.slot0.kept, [slot for slot in case.free if slot.index]
+    is_long = kept + case.rules.side_min_room > case.side_window and case.harm(case.slot0) > Harm.LITTLE
+    if case.is_level or not case.rules.new_first or not is_long or not idle or case.wish is not None:
+        return None
+    return case.take(min(idle, key=case.preference), f"{case.story}, beside one of {kept:,} tokens on slot 0")
 
 
-def _continues(ask: Ask, slot: SlotFacts, chunk: int) -> bool:
-    """Shared past the first user message, and nearly all that the slot holds: within one chunk."""
-    return slot.shared > ask.head_end and slot.kept - slot.shared < chunk
+def whatever_is_free(case: Case) -> Take | Wait | None:
+    """Slot 0; a side slot when a client has that. Own work alone sends nobody to a side slot, it gives way."""
+    ask, slot0 = case.ask, case.slot0
+    if case.is_level or slot0.is_free:
+        free = [slot for slot in case.free if case.is_level or slot.index == 0]
+        return case.take(min(free, key=case.preference), case.story) if free else None
+    if slot0.holder is Holder.OWN_WORK and not ask.own_work:
+        until = ask.arrived + case.rules.own_work_wait
+        if case.now < until:
+            return Wait(WaitKind.OWN_WORK, _gives_way(slot0), slot0.index, until)
+    if not case.free:
+        return None
+    busy = "" if case.wants_slot0 else ", slot 0 is busy"
+    return case.take(min(case.free, key=case.preference), case.story + busy)
+
+
+def in_the_queue(case: Case) -> Wait:
+    """No slot that can hold it is free. A client's request asks own work to give way, wherever that runs."""
+    if not case.ask.own_work:
+        for slot in case.fitting:
+            if slot.holder is Holder.OWN_WORK:
+                return Wait(WaitKind.OWN_WORK, _gives_way(slot), slot.index)
+    if case.ask.images and len(case.slots) > 1:
+        return Wait(WaitKind.TOO_LONG, "it has images, waits for slot 0", 0)
+    if len(case.fitting) == 1 < len(case.slots):
+        return Wait(WaitKind.TOO_LONG, f"too long for a side slot ({case.side_window:,} tokens), waits for slot 0", 0)
+    many = len(case.slots)
+    return Wait(WaitKind.BUSY, "the slot is busy" if many == 1 else f"all {many} slots are busy")
+
+
+def _gives_way(slot: SlotFacts) -> str:
+    return f"slot {slot.index} does work of the appliance's own, which gives way"

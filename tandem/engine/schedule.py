@@ -6,19 +6,35 @@ Clients are served first come, first served; the appliance's own work stands beh
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 
-from tandem.contract.messages import FinishReason, Progress, RefusalCode, Refused, RequestState, SlotView
+from tandem.contract.messages import (
+    FinishReason,
+    Parallel,
+    Progress,
+    RefusalCode,
+    Refused,
+    RequestState,
+    SideDisk,
+    SlotView,
+    Turn,
+)
+from tandem.contract.plan import Routing
 from tandem.engine.admit import Boundary, Offer, RowCost, Running, Shortage, decide
-from tandem.engine.route import Ask, Route, SlotFacts, fits, route
-from tandem.engine.slot import Request, Slot
+from tandem.engine.facts import Ask, Grid, Held, Holder, SlotFacts, Source, Take, Wait, WaitKind
+from tandem.engine.route import route
+from tandem.engine.slot import Failed, Request, Slot, num_agreeing
 from tandem.units import format_bytes
 
 Key = tuple[int, str]  # peer and the peer's own id
 
 MEMORY_REMINDER = 15.0  # seconds after which a request that waits for memory hears again why
+YIELDED_RETRY = 1.0  # seconds
 _RETRY_BOUNDS = (1.0, 60.0)  # seconds
+
+Tokens = tuple[int, ...]
 
 
 @dataclass(slots=True)
@@ -28,6 +44,17 @@ class Waiting:
     request: Request
     told: Progress | None = None
     told_at: float = 0.0
+    wait: Wait | None = None  # what the last boundary answered
+    waited_for: set[WaitKind] = field(default_factory=set)
+    compared: dict[tuple[int, str], tuple[Tokens, int]] = field(default_factory=dict)
+
+    def num_agreeing(self, place: tuple[int, str], mine: Tokens, kept: Tokens) -> int:
+        """How many first tokens agree, compared once for as long as `kept` lies at `place`: prompts are long, and
+        there is a boundary every round."""
+        known = self.compared.get(place)
+        if known is None or known[0] is not kept:
+            known = self.compared[place] = (kept, num_agreeing(mine, kept))
+        return known[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +63,26 @@ class Start:
 
     request: Request
     slot: Slot
-    route: Route
+    take: Take
 
 
 class Schedule:
-    def __init__(self, slots: list[Slot], chunk: int, cost: RowCost) -> None:
+    def __init__(
+        self,
+        slots: list[Slot],
+        grid: Grid,
+        cost: RowCost,
+        find: Callable[[Request], Sequence[Held]] | None = None,
+    ) -> None:
+        """`find` says what caches hold of a request's prompt; it is asked for everyone who waits at every boundary."""
         self.slots = slots
         self.waiting: list[Waiting] = []  # clients, then own work; each in order of arrival
-        self._chunk = chunk
         self.cost = cost
+        self._grid = grid
+        self._find = find
+        self._waits: Counter[WaitKind] = Counter()
+        self._gave_up = self._yielded = 0
+        self._side_disk = SideDisk()
         self._shortage: Shortage[Key] | None = None
         self._mean_seconds = 10.0  # of a request on its slot; moves with every one that ends
 
@@ -143,18 +181,22 @@ class Schedule:
 
     # --- the boundary ---
 
-    def admit(self, available: int, floor: int) -> list[Start]:
+    def admit(self, available: int, floor: int, rules: Routing, now: float) -> list[Start]:
         """Who starts now. The caller begins each on its slot before it calls again."""
-        routes: dict[Key, Route] = {}
-        entries = {entry.request.key: entry.request for entry in self.waiting}
+        entries = {entry.request.key: entry for entry in self.waiting}
+        takes: dict[Key, Take] = {}
 
         def offer(key: Key, free: frozenset[int]) -> Offer | None:
-            request = entries[key]
-            if (found := self._route(request, free)) is None:
+            entry, given = entries[key], {take.slot: (entries[key].request, take) for key, take in takes.items()}
+            facts = [self._facts(entry, slot, slot.index in free, given.get(slot.index)) for slot in self.slots]
+            elsewhere = self._find(entry.request) if self._find else ()
+            answer = route(_ask_of(entry.request), facts, elsewhere, rules, self._grid, now)
+            if isinstance(answer, Wait):
+                entry.wait = answer
                 return None
-            routes[key] = found
-            rows = len(request.ask.tokens) + found.max_tokens
-            return Offer(found.slot, self._reservation(self.slots[found.slot], rows, reading=True))
+            takes[key] = answer
+            rows = len(entry.request.ask.tokens) + answer.max_tokens
+            return Offer(answer.slot, self._reservation(self.slots[answer.slot], rows, reading=True))
 
         boundary: Boundary[Key] = decide(
             [self._reserved(slot) for slot in self.running],
@@ -165,15 +207,69 @@ class Schedule:
         )
         self._shortage = boundary.shortage
         self.remove(key for key, _ in boundary.admitted)
-        return [Start(entries[key], self.slots[found.slot], routes[key]) for key, found in boundary.admitted]
+        starts = [Start(entries[key].request, self.slots[at.slot], takes[key]) for key, at in boundary.admitted]
+        for start in starts:
+            self._count(start.take)
+        self._let_own_work_give_way()
+        return starts
 
-    def _route(self, request: Request, free: frozenset[int]) -> Route | None:
-        ask = request.ask
-        facts = []
-        for slot in (self.slots[index] for index in sorted(free)):
-            shared = slot.kept.shared_with(ask.scope, ask.tokens, self._chunk)
-            facts.append(SlotFacts(slot.index, slot.window, slot.kept.rows, shared, slot.last_used))
-        return route(_facts_of(request), facts, self.slots[0].window, self._chunk)
+    def _facts(self, entry: Waiting, slot: Slot, is_free: bool, given: tuple[Request, Take] | None) -> SlotFacts:
+        """`given` is who takes the slot at this boundary."""
+        ask, kept = entry.request.ask, slot.kept
+        shared = continued = 0
+        if kept.rows and kept.scope == ask.scope:
+            agreeing = entry.num_agreeing((slot.index, "rows"), ask.tokens, kept.tokens)
+            shared = min(kept.rows, agreeing)
+            client = ask.tokens if ask.client_tokens is None else ask.client_tokens
+            continued = entry.num_agreeing((slot.index, "client"), client, kept.client_tokens)
+        holder = Holder.NOBODY
+        if not is_free:
+            request = given[0] if given else slot.sequence and slot.sequence.request
+            holder = Holder.OWN_WORK if request and request.ask.own_work else Holder.CLIENT
+        return SlotFacts(
+            index=slot.index,
+            window=slot.window,
+            kept=kept.rows,
+            shared=shared,
+            served=len(kept.client_tokens),
+            continued=continued,
+            is_errand=kept.is_errand,
+            is_same=bool(ask.conversation) and ask.conversation == kept.conversation,
+            last_used=slot.last_used,
+            holder=holder,
+            runs_guest=given is not None and given[1].is_guest,
+        )
+
+    def _count(self, take: Take) -> None:
+        self._gave_up += take.gave_up
+        if self._find and take.slot:
+            hits = take.source is Source.DISK
+            seen = self._side_disk
+            self._side_disk = SideDisk(
+                seen.lookups + 1, seen.hits + hits, seen.tokens + (take.resume_at if hits else 0)
+            )
+
+    def _let_own_work_give_way(self) -> None:
+        """Own work ends where a client waits for its slot, or for the memory it may still take."""
+        for entry in self.waiting:
+            if self._shortage is not None and self._shortage.id == entry.request.key:
+                held = [slot for slot in self.running if _is_own_work(slot)] if not entry.request.ask.own_work else []
+                self._yield(held[-1:])
+                return
+            if (wait := entry.wait) is None:
+                continue
+            if wait.kind not in entry.waited_for:
+                entry.waited_for.add(wait.kind)
+                self._waits[wait.kind] += 1
+            if wait.for_slot is not None and not entry.request.ask.own_work:
+                self._yield([slot for slot in [self.slots[wait.for_slot]] if _is_own_work(slot)])
+
+    def _yield(self, slots: list[Slot]) -> None:
+        """The boundary is a safe point: no pass runs, and what own work has read stays."""
+        for sequence in (slot.sequence for slot in slots):
+            if sequence is not None and sequence.end is None:
+                self._yielded += 1
+                sequence.end = Failed("gave its slot to a client's request", RefusalCode.YIELDED, YIELDED_RETRY)
 
     @property
     def reserved(self) -> int:
@@ -194,39 +290,53 @@ class Schedule:
         """A request ended after `seconds` on its slot."""
         self._mean_seconds += 0.2 * (seconds - self._mean_seconds)
 
-    # --- what the waiting are told ---
+    # --- what everyone is told ---
+
+    def parallel(self, turn: Turn) -> Parallel:
+        """How requests share the slots now; `turn` is who has the device."""
+        slots, shortage = len(self.slots), self.shortage
+        running, reason = slots, "every slot may run"
+        if shortage is not None:
+            running = len(self.running)
+            reason = f"memory: the next needs {format_bytes(shortage.need)}, {format_bytes(shortage.left)} are left"
+        return Parallel(
+            requested=slots,
+            max_running=running,
+            max_running_reason=reason,
+            turn=turn,
+            memory_needed=shortage.need if shortage else 0,
+            memory_left=shortage.left if shortage else 0,
+            waits={str(kind): count for kind, count in self._waits.items()},
+            slot0_gave_up=self._gave_up,
+            yielded=self._yielded,
+            side_disk=self._side_disk,
+        )
 
     def progress(self, now: float, floor: int) -> Iterator[tuple[int, Progress]]:
         """(peer, message) for each waiting request whose state or place changed, and the reminder about memory."""
         for ahead, entry in enumerate(self.waiting):
-            message = self._describe(entry.request, ahead, floor)
-            same_place = entry.told is not None and (entry.told.state, entry.told.done) == (message.state, message.done)
-            remind = message.state is RequestState.WAITING_MEMORY and now - entry.told_at >= MEMORY_REMINDER
-            if not same_place or remind:
+            message = self._describe(entry, ahead, floor)
+            is_memory = message.state is RequestState.WAITING_MEMORY
+            told = entry.told
+            is_news = told is None or (told.state, told.done) != (message.state, message.done)
+            if not is_news and told is not None:  # a sentence about memory has other numbers every time
+                is_news = now - entry.told_at >= MEMORY_REMINDER if is_memory else told.sentence != message.sentence
+            if is_news:
                 entry.told, entry.told_at = message, now
                 yield entry.request.peer, message
 
-    def _describe(self, request: Request, ahead: int, floor: int) -> Progress:
-        state = RequestState.QUEUED
-        shortage = self._shortage
-        if shortage is not None and shortage.id == request.key:
+    def _describe(self, entry: Waiting, ahead: int, floor: int) -> Progress:
+        state, shortage = RequestState.QUEUED, self._shortage
+        if shortage is not None and shortage.id == entry.request.key:
             state = RequestState.WAITING_MEMORY
             sentence = (
                 f"Waiting: memory is almost full: {format_bytes(shortage.need)} needed, {format_bytes(shortage.left)} "
                 f"left above the floor of {format_bytes(floor)} and what running requests may still take"
             )
         else:
-            sentence = f"Queued: {self._why_queued(request)}, {ahead:,} ahead"
-        return Progress(request.ask.id, state, ahead, len(self.waiting), sentence)
-
-    def _why_queued(self, request: Request) -> str:
-        if self._shortage is not None and len(self.running) < len(self.slots):
-            return "a request before it waits for memory"
-        ask, widest = _facts_of(request), self.slots[0].window
-        side = [slot.window for slot in self.slots[1:]]
-        if side and not any(fits(ask, window, widest) for window in side):
-            return f"too long for a side slot ({max(side):,} tokens), waits for slot 0"
-        return "the slot is busy" if len(self.slots) == 1 else f"all {len(self.slots)} slots are busy"
+            why = entry.wait.sentence if entry.wait and not shortage else "a request before it waits for memory"
+            sentence = f"Queued: {why}" + (f", {ahead:,} ahead" if ahead else "")
+        return Progress(entry.request.ask.id, state, ahead, len(self.waiting), sentence)
 
     def check_integrity(self) -> None:
         keys = self.keys
@@ -238,8 +348,22 @@ class Schedule:
             assert arrivals == sorted(arrivals), "first come, first served"
         for index, slot in enumerate(self.slots):
             assert slot.index == index, "slots lie in order"
-            slot.check_integrity(self._chunk)
+            slot.check_integrity(self._grid.chunk)
 
 
-def _facts_of(request: Request) -> Ask:
-    return Ask(len(request.ask.tokens), request.ask.max_tokens, request.ask.marks.head_end)
+def _ask_of(request: Request) -> Ask:
+    ask = request.ask
+    return Ask(
+        prompt=len(ask.tokens),
+        max_tokens=ask.max_tokens,
+        head_end=ask.marks.head_end,
+        client_head_end=ask.client_head_end,
+        arrived=request.arrived,
+        own_work=ask.own_work,
+        task=ask.task,
+        images=ask.images,
+    )
+
+
+def _is_own_work(slot: Slot) -> bool:
+    return slot.sequence is not None and slot.sequence.request.ask.own_work

@@ -5,7 +5,8 @@ Only the device thread touches a slot. Nothing here knows the queue or routing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 from tandem.contract.messages import FinishReason, Generate, RefusalCode, SlotView, TokenScore
 from tandem.draft.drafting import Followed
@@ -107,21 +108,34 @@ class Resident:
     scope: str = ""  # requests of another scope see none of this
     tokens: tuple[int, ...] = ()  # the prompt these rows belong to
     rows: int = 0  # of `tokens`, from the start; on the grid
+    client_tokens: tuple[int, ...] = ()  # that prompt as the client's messages render it
+    conversation: str = ""  # as the client names it
+    is_errand: bool = False  # nobody comes back to it: a title, the appliance's own question
 
-    def shared_with(self, scope: str, prompt: tuple[int, ...], chunk: int) -> int:
-        """How many of the kept rows hold exactly the first tokens of `prompt`."""
-        if scope != self.scope:
-            return 0
-        limit = min(self.rows, len(prompt))
-        shared = 0
-        while shared < limit and self.tokens[shared : (end := min(shared + chunk, limit))] == prompt[shared:end]:
-            shared = end
-        while shared < limit and self.tokens[shared] == prompt[shared]:
-            shared += 1
-        return shared
+    def followed_by(self, ask: Generate, resumed: int) -> Resident:
+        """What is kept once `ask` begins on the first `resumed` rows. An errand that goes on from a conversation does
+        not take its name: whoever it belongs to comes back to what is left."""
+        is_errand = ask.task or ask.own_work
+        if is_errand and resumed and not self.is_errand:
+            return replace(self, tokens=ask.tokens, rows=resumed)
+        client_tokens = ask.tokens if ask.client_tokens is None else ask.client_tokens
+        return Resident(ask.scope, ask.tokens, resumed, client_tokens, ask.conversation, is_errand)
 
 
 NOTHING_KEPT = Resident()
+
+
+def num_agreeing(one: tuple[int, ...], other: tuple[int, ...]) -> int:
+    """How many first tokens are the same."""
+    same, limit = 0, min(len(one), len(other))
+    while same < limit and one[same : (end := min(same + _STRIDE, limit))] == other[same:end]:
+        same = end
+    while same < limit and one[same] == other[same]:
+        same += 1
+    return same
+
+
+_STRIDE: Final = 256  # tokens compared at once
 
 
 @dataclass(slots=True)
@@ -138,7 +152,7 @@ class Slot:
     def begin(self, sequence: Sequence) -> None:
         """The sequence's first `resumed` rows stay; all others are its to overwrite."""
         assert self.sequence is None and sequence.resumed <= self.kept.rows
-        self.kept = Resident(sequence.request.ask.scope, sequence.prompt, sequence.resumed)
+        self.kept = self.kept.followed_by(sequence.request.ask, sequence.resumed)
         self.rows = sequence.resumed
         self.sequence = sequence
 
@@ -150,7 +164,7 @@ class Slot:
         """The first `rows` rows were written by whole chunks. A state that cannot be taken back to them keeps none."""
         if not self.state.can_rewind:
             return
-        self.kept = Resident(self.kept.scope, self.kept.tokens, rows)
+        self.kept = replace(self.kept, rows=rows)
 
     def forget(self) -> int:
         """An idle slot holds nothing any more. Returns the bytes that freed."""
@@ -159,11 +173,11 @@ class Slot:
         return self.memory.give_back(0)
 
     def end(self, now: float) -> Sequence:
-        """Free the slot. What failed leaves nothing to resume on."""
+        """Free the slot. What failed leaves nothing to resume on; what gave way did not fail."""
         assert self.sequence is not None
         ended, self.sequence = self.sequence, None
         self.last_used = now
-        if isinstance(ended.end, Failed):
+        if isinstance(ended.end, Failed) and ended.end.code is not RefusalCode.YIELDED:
             self.kept = NOTHING_KEPT
         self.rows = self.kept.rows
         self.memory.give_back(self.rows)

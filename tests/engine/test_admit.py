@@ -25,7 +25,7 @@ def boundary(
         list(need),
         range(slots),
         capacity,
-        lambda id, free: Offer(min(free), need[id]),
+        lambda id, free: Offer(min(free), need[id]) if free else None,
     )
 
 

@@ -36,10 +36,10 @@ def test_everyone_hears_how_many_are_ahead_and_hears_it_again_only_when_it_chang
     driver.turn(ask("a", max_tokens=1), ask("b", max_tokens=1), ask("c", max_tokens=1))
     driver.turn()
     driver.turn()
-    assert positions(driver, "a") == [(RequestState.QUEUED, 0, "Queued: all 3 slots are busy, 0 ahead")]
+    assert positions(driver, "a") == [(RequestState.QUEUED, 0, "Queued: all 3 slots are busy")]
     assert positions(driver, "b") == [(RequestState.QUEUED, 1, "Queued: all 3 slots are busy, 1 ahead")]
     driver.turn(Cancel("a"))
-    assert positions(driver, "b")[-1] == (RequestState.QUEUED, 0, "Queued: all 3 slots are busy, 0 ahead")
+    assert positions(driver, "b")[-1] == (RequestState.QUEUED, 0, "Queued: all 3 slots are busy")
     assert len(positions(driver, "b")) == 2
 
 
@@ -53,14 +53,14 @@ def test_one_slot_speaks_of_one_slot() -> None:
     driver = hand(engine_plan([64]))
     crowd(driver, 1)
     driver.turn(ask("a"))
-    assert positions(driver, "a")[0][2] == "Queued: the slot is busy, 0 ahead"
+    assert positions(driver, "a")[0][2] == "Queued: the slot is busy"
 
 
 def test_too_long_for_the_side_slots_waits_for_slot_0_and_is_passed_by_the_short() -> None:
     driver = hand(engine_plan([100, 32, 32]))
     driver.turn(ask("zero", max_tokens=60))
     driver.turn(ask("long", prompt=(1,) * 40, max_tokens=60), ask("short", max_tokens=20))
-    sentence = "Queued: too long for a side slot (32 tokens), waits for slot 0, 0 ahead"
+    sentence = "Queued: too long for a side slot (32 tokens), waits for slot 0"
     assert positions(driver, "long") == [(RequestState.QUEUED, 0, sentence)]
     assert driver.started("short").slot == 1
     driver.until_idle()

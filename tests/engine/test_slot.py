@@ -7,28 +7,46 @@ import pytest
 from engine_toy import CHUNK, VOCAB, ToyModel, ask
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
-from tandem.contract.messages import FinishReason
+from tandem.contract.messages import FinishReason, RefusalCode
 from tandem.engine.admit import RowCost
 from tandem.engine.choice import choice_for
 from tandem.engine.drafters import no_drafting
 from tandem.engine.row_memory import FirstWrite
-from tandem.engine.slot import Failed, Request, Resident, Sequence, Slot
+from tandem.engine.slot import NOTHING_KEPT, Failed, Request, Resident, Sequence, Slot, num_agreeing
 
 TOKENS = st.lists(st.integers(0, 2), max_size=30).map(tuple)
 
 
-@given(kept=TOKENS, prompt=TOKENS, chunk=st.integers(1, 8))
-def test_shared_is_the_common_beginning_of_what_is_kept(
-    kept: tuple[int, ...], prompt: tuple[int, ...], chunk: int
-) -> None:
-    rows = len(kept) - len(kept) % chunk
-    shared = Resident("me", kept, rows).shared_with("me", prompt, chunk)
+@given(one=TOKENS, other=TOKENS)
+def test_prompts_agree_from_their_beginning(one: tuple[int, ...], other: tuple[int, ...]) -> None:
     same = 0
-    while same < min(rows, len(prompt)) and kept[same] == prompt[same]:
+    while same < min(len(one), len(other)) and one[same] == other[same]:
         same += 1
-    assert shared == same
-    assert Resident("me", kept, rows).shared_with("you", prompt, chunk) == 0
+    assert num_agreeing(one, other) == num_agreeing(other, one) == same
+
+
+@pytest.mark.parametrize("place", [0, 1, 255, 256, 257, 511, 512, 999])
+def test_prompts_that_differ_in_one_token(place: int) -> None:
+    one = tuple(range(1_000))
+    other = (*one[:place], -1, *one[place + 1 :])
+    assert num_agreeing(one, other) == place
+    assert num_agreeing(one, one[:place]) == place
+
+
+def test_what_is_kept_is_of_whoever_comes_back_to_it() -> None:
+    chat = NOTHING_KEPT.followed_by(ask("a", (1, 2, 3), scope="me"), 0)
+    assert chat == Resident("me", (1, 2, 3), 0, (1, 2, 3), "", False)
+    noted = structs.replace(ask("a", (1, 9, 2)), client_tokens=(1, 2), conversation="chat 1")
+    assert NOTHING_KEPT.followed_by(noted, 0) == Resident("", (1, 9, 2), 0, (1, 2), "chat 1", False)
+    title = structs.replace(ask("t", (7, 7)), task=True)
+    assert NOTHING_KEPT.followed_by(title, 0).is_errand
+    assert NOTHING_KEPT.followed_by(ask("q", (7, 7), own_work=True), 0).is_errand
+    summary = ask("s", (1, 2, 3, 7, 7), scope="me", own_work=True)
+    left = Resident("me", (1, 2, 3), 3, (1, 2, 3), "chat", False).followed_by(summary, 2)
+    assert left == Resident("me", (1, 2, 3, 7, 7), 2, (1, 2, 3), "chat", False)
+    assert left.followed_by(title, 0).is_errand  # nothing of the conversation is left
 
 
 def sequence(max_tokens: int = 4, stop: tuple[int, ...] = (9,), prompt: tuple[int, ...] = (1, 2)) -> Sequence:
@@ -127,6 +145,14 @@ def test_a_failed_sequence_leaves_nothing_to_resume_on() -> None:
     assert (slot.kept.rows, slot.rows, slot.memory.rows) == (0, 0, 10)
 
 
+def test_a_sequence_that_gave_way_leaves_what_it_read() -> None:
+    slot = slot_with(10)
+    assert slot.sequence is not None
+    slot.sequence.end = Failed("gave way", RefusalCode.YIELDED)
+    slot.end(7.0)
+    assert (slot.kept.rows, slot.rows) == (8, 8)
+
+
 def test_what_was_committed_once_stays_committed() -> None:
     slot = slot_with(10)
     slot.end(7.0)
@@ -141,5 +167,5 @@ def test_what_the_next_sequence_does_not_share_is_no_longer_kept() -> None:
     following = sequence(prompt=(0, 1, 2, 3, 50, 60))
     following.resumed = following.read = 4
     slot.begin(following)
-    assert slot.kept == Resident("", following.prompt, 4)
+    assert slot.kept == Resident("", following.prompt, 4, following.prompt)
     assert slot.view.state == "reading" and slot.view.rows == 4
