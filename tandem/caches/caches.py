@@ -31,7 +31,7 @@ class CacheStats:
     restored: dict[Source, int] = field(default_factory=dict)  # rows, by where they came from
     given_back: int = 0  # pieces that left memory
     refused: int = 0  # copies that neither limit nor budget had room for
-    disk: DiskStats | None = None
+    disk: DiskStats | None = None  # None without a disk tier
 
 
 class Caches:

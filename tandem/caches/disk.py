@@ -39,6 +39,7 @@ class Disk:
         self._waits: dict[tuple[Key, Kind], Write] = {}  # in the order in which they are written
         self._waiting = 0  # bytes
         self._dropped = 0
+        self._is_closed = False
         self._work = DiskThread(folder, self._inbox)
         self._thread = threading.Thread(target=self._work.run, name="disk-tier", daemon=True)
         self._thread.start()
@@ -50,10 +51,10 @@ class Disk:
 
     def match(self, piece: Piece) -> tuple[Chunk, int] | None:
         """As `Index.match`. Nothing before the folder was looked through."""
-        return self._folder.index.match(piece) if self._work.is_scanned else None
+        return self._folder.index.match(piece) if self._is_open else None
 
     def get(self, key: Key) -> Chunk | None:
-        return self._folder.index.get(key) if self._work.is_scanned else None
+        return self._folder.index.get(key) if self._is_open else None
 
     def is_on_its_way(self, piece: Piece, kind: Kind) -> bool:
         self._forget_done()
@@ -63,7 +64,7 @@ class Disk:
         """Whether a copy of so many bytes would be taken now; one that would not is counted as dropped."""
         self._forget_done()
         may = (
-            self._work.is_scanned
+            self._is_open
             and time.monotonic() >= self._work.paused_until
             and self._waiting + size <= self._waiting_limit
         )
@@ -89,9 +90,14 @@ class Disk:
 
     def close(self, timeout: float) -> bool:
         """Write what waits, as far as `timeout` seconds go. Whether the thread has ended."""
+        self._is_closed = True
         self._inbox.put(Stop(time.monotonic() + timeout))
         self._thread.join(timeout)
         return not self._thread.is_alive()
+
+    @property
+    def _is_open(self) -> bool:
+        return self._work.is_scanned and not self._is_closed
 
     def _forget_done(self) -> None:
         while self._waits and (oldest := next(iter(self._waits.items())))[1].is_done:

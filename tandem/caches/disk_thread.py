@@ -99,6 +99,7 @@ class DiskThread:
         self._writes: deque[Write] = deque()
         self._fetches: deque[Fetch] = deque()
         self._stop: Stop | None = None
+        self._tidy_at = time.monotonic() + TIDY_EVERY
 
     def run(self) -> None:
         began = time.monotonic()
@@ -111,6 +112,8 @@ class DiskThread:
                 self.step()
             except Exception:  # a tier that fails costs reading again, never a request
                 log.exception("the disk tier stumbled; it goes on")
+        for fetch in self._fetches:
+            fetch.arrived.put(None)  # nobody is to wait for it
         self.folder.close()
 
     def scan(self) -> None:
@@ -153,12 +156,13 @@ class DiskThread:
                 self._stop = job
 
     def step(self) -> None:
-        """Read one file, or write one, or tidy up."""
+        """Read one file, or else write one; tidy up when it is time."""
         if reading := next((fetch for fetch in self._fetches if fetch.may_read), None):
             self._read(reading)
         elif self._writes:
             self._write(self._writes.popleft())
-        else:
+        if (now := time.monotonic()) >= self._tidy_at:
+            self._tidy_at = now + TIDY_EVERY
             self.folder.expire()
         self._fetches = deque(fetch for fetch in self._fetches if not fetch.is_over)
 

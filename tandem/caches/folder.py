@@ -115,15 +115,11 @@ class Folder:
             for path in self._files(kind):
                 try:
                     self._take_over(path)
-                except NotOurs:
-                    self._strangers[path] = (path.stat().st_mtime, path.stat().st_size)
-                    self.stats.bytes += path.stat().st_size
                 except Corrupt as corrupt:
                     self._report_corrupt(path, corrupt)
                     self._unlink(path)
                 except OSError as error:
                     self._report_failure(path, error)
-                    self._unlink(path)
         self.expire()
         self._make_room(0)  # the limit may have been lowered
 
@@ -140,15 +136,21 @@ class Folder:
                 yield self.path / name
 
     def _take_over(self, path: Path) -> None:
-        header = read_header(path, self._tag)
-        piece, chunk = header.piece, self.index.get(header.piece.key)
-        if header.kind is Kind.ROWS:
-            chunk = Chunk(piece, path.stat().st_mtime)
-            self._add(chunk)
-        elif chunk is None:
-            path.unlink()
+        used = path.stat().st_mtime
+        try:
+            header = read_header(path, self._tag)
+        except NotOurs:
+            self._strangers[path] = (used, path.stat().st_size)
+            self.stats.bytes += self._strangers[path][1]
             return
-        self._note(chunk, header.kind, header.size)
+        chunk = self.index.get(header.piece.key)
+        if header.kind is Kind.ROWS:
+            chunk = Chunk(header.piece, used)
+            self._add(chunk)
+        if chunk is None:
+            path.unlink()
+        else:
+            self._note(chunk, header.kind, header.size)
 
     # --- reading and writing ---
 

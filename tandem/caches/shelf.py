@@ -78,21 +78,13 @@ class Shelf:
         """
         snapshots = {anchor.position: anchor for anchor in anchors}
         pieces = list(prompt.pieces(rows))
-        there = [self._holder(piece, exactly=piece.end in snapshots) for piece in pieces]
-        size = sum(state.saved_bytes(piece.rows) for piece, copy in zip(pieces, there, strict=True) if copy is None)
-        size += sum(
-            snapshots[piece.end].bytes
-            for piece, copy in zip(pieces, there, strict=True)
-            if piece.end in snapshots and (copy is None or copy.snapshot is None)
-        )
-        mine = {copy.piece.key for copy in there if copy}
-        if not self._make_room(size, level, mine) or not self._holdings.may_take(level, size):
+        size = sum(self._cost(piece, state, snapshots.get(piece.end)) for piece in pieces)
+        if not self._make_room(size, level, pieces) or not self._holdings.may_take(level, size):
             self.num_refused += 1
             return None
         copies: list[Copy] = []
         try:
-            for piece in pieces:
-                copies.append(self._place(piece, state, level, snapshots.get(piece.end)))
+            copies.extend(self._place(piece, state, level, snapshots.get(piece.end)) for piece in pieces)
         except OSError as error:  # the system has less than the budget thinks
             log.warning("[caches] no memory for a copy: %s", error)
             self.num_refused += 1
@@ -101,17 +93,6 @@ class Shelf:
             return None
         self.touch(copies)
         return Hold(level, rows, tuple(copies))
-
-    def _place(self, piece: Piece, state: SequenceState, level: Level, snapshot: Snapshot | None) -> Copy:
-        """A piece's copy, with a claim more. It is looked for again: what gave way meanwhile may have been ours."""
-        if (copy := self._holder(piece, exactly=snapshot is not None)) is not None:
-            self._claim(copy, level)
-        else:
-            copy = self._copy(piece, state, level)
-        if snapshot is not None and copy.snapshot is None:
-            copy.snapshot = snapshot.on_host()
-            self._note(copy.level, snapshot.bytes)
-        return copy
 
     def release(self, hold: Hold) -> None:
         """Nobody needs it any more; what nothing else claims goes."""
@@ -157,22 +138,40 @@ class Shelf:
             return None
         return None if exactly and found[0].piece.rows != piece.rows else found[0]
 
-    def _make_room(self, size: int, level: Level, mine: set[Key]) -> bool:
-        """Whether `size` bytes fit under the limit, after heads and conversations of no higher level have gone."""
+    def _cost(self, piece: Piece, state: SequenceState, snapshot: Snapshot | None) -> int:
+        """Bytes that keeping a piece, and the snapshot at its end, would take."""
+        copy = self._holder(piece, exactly=snapshot is not None)
+        rows = state.saved_bytes(piece.rows) if copy is None else 0
+        return rows + (snapshot.bytes if snapshot and (copy is None or copy.snapshot is None) else 0)
+
+    def _make_room(self, size: int, level: Level, pieces: Iterable[Piece]) -> bool:
+        """Whether `size` bytes fit under the limit, after others have gone: heads for all, conversations moved aside
+        for all but heads. `pieces` are about to be claimed."""
+        stays = {id(self._holder(piece, exactly=False)) for piece in pieces}
         give_way = [
             copy
-            for lower in (Level.STORE, Level.PARK)
-            if lower <= level
+            for lower in ((Level.STORE,) if level is Level.STORE else (Level.STORE, Level.PARK))
             for copy in self._by_use[lower].values()
-            if copy.piece.key not in mine and not COUNTED & copy.claims.keys()
+            if id(copy) not in stays and not COUNTED & copy.claims.keys()
         ]
         if self.held + size - sum(copy.bytes for copy in give_way) > self._limit:
             return False
-        for copy in give_way:
+        for copy in give_way:  # what goes on from a copy is older than that, and gone before it
             if self.held + size <= self._limit:
                 break
             self._drop(copy)
         return True
+
+    def _place(self, piece: Piece, state: SequenceState, level: Level, snapshot: Snapshot | None) -> Copy:
+        """A piece's copy, with a claim more. It is looked for again: what gave way meanwhile may have been ours."""
+        if (copy := self._holder(piece, exactly=snapshot is not None)) is not None:
+            self._claim(copy, level)
+        else:
+            copy = self._copy(piece, state, level)
+        if snapshot is not None and copy.snapshot is None:
+            copy.snapshot = snapshot.on_host()
+            self._note(copy.level, snapshot.bytes)
+        return copy
 
     # --- the books ---
 
