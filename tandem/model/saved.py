@@ -37,8 +37,9 @@ class Saved:
 
 
 def host_memory(size: int) -> Tensor:
-    """uint8 [size], zero, in pages of its own that go back when the tensor does."""
-    return torch.frombuffer(mmap.mmap(-1, max(size, 1)), dtype=torch.uint8)[:size]
+    """uint8 [size], zero, in pages of its own that go back when the tensor does. Raises `OSError` without memory."""
+    pages = mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # shared ones count as no one's
+    return torch.frombuffer(pages, dtype=torch.uint8)[:size]
 
 
 def rows_size(tensors: Sequence[Tensor], rows: int) -> int:

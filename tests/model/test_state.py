@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
 from torch import Tensor
 
+from tandem.memory.heap import anonymous_bytes
 from tandem.model.config import IndexConfig
 from tandem.model.delta import Rows, read, unit
 from tandem.model.indexed import BlockIndex
 from tandem.model.rope import Rope
+from tandem.model.saved import host_memory
 from tandem.model.state import Allocate, KvRows, MtpRows, Part, Recurrent, SequenceState, Tail, allocate_at_once
 from tandem.model.tree import Tree
 
@@ -216,3 +218,97 @@ def test_only_what_is_there_can_be_copied() -> None:
         hybrid().copy_from(one, 4)
     with pytest.raises(AssertionError, match="not a place to go on from"):
         hybrid(4).copy_from(one, 5)
+
+
+def fill(state: SequenceState, seed: int) -> None:
+    """Different bits in every row and every fixed tensor; among them some that are no numbers."""
+    generator = torch.Generator().manual_seed(seed)
+    for tensor in (*state._rows, *state._fixed):
+        bits = torch.randint(0, 256, (tensor.nbytes,), dtype=torch.uint8, generator=generator)
+        tensor.copy_(bits.view(tensor.dtype).view(tensor.shape))
+
+
+def bits(tensor: Tensor) -> Tensor:
+    return tensor.contiguous().view(torch.uint8)
+
+
+def indexed(window: int = 16) -> SequenceState:
+    """Parts of every kind there is, of different widths and types, in odd sizes."""
+
+    def layer(rows: int, allocate: Allocate = allocate_at_once) -> list[Part]:
+        index = BlockIndex(IndexConfig(3, 5, 8, 2), rows, BF16, lambda keys, places: keys, allocate)
+        return [KvRows(rows, 3, 5, BF16, allocate), index]
+
+    recurrent: list[Part] = [Recurrent(1, 3, 3), Tail((3, 5), BF16), Tail((2,), torch.int64)]
+    return SequenceState(window, BF16, [recurrent, layer(window)], MtpRows(window, layer, Tail((1, 7), torch.float32)))
+
+
+@pytest.mark.parametrize("new", [attention, hybrid, indexed])
+def test_saved_rows_come_back_bit_for_bit(new: Callable[[int], SequenceState]) -> None:
+    one, other = new(16), new(16)
+    fill(one, 0)
+    saved = one.save(3, 11)
+    assert (saved.first, saved.rows, saved.end) == (3, 8, 11) and saved.bytes == one.saved_bytes(8)
+    assert 8 * one.bytes_a_token <= saved.bytes < 8 * one.bytes_a_token + 64 * len(one._rows)
+    fill(one, 9)  # a copy shares no memory
+    other.load(saved)
+    fill(one, 0)
+    for mine, theirs in zip(one._rows, other._rows, strict=True):
+        assert torch.equal(bits(theirs[3:11]), bits(mine[3:11]))
+
+
+@pytest.mark.parametrize("new", [attention, hybrid, indexed])
+def test_only_the_rows_asked_for_are_loaded(new: Callable[[int], SequenceState]) -> None:
+    one, other, untouched = new(16), new(16), new(16)
+    for seed, state in ((1, one), (2, other), (2, untouched)):
+        fill(state, seed)
+    other.load(one.save(3, 11), 5)
+    for mine, theirs, before in zip(one._rows, other._rows, untouched._rows, strict=True):
+        assert torch.equal(bits(theirs[3:8]), bits(mine[3:8]))
+        assert torch.equal(bits(theirs[8:]), bits(before[8:])) and torch.equal(bits(theirs[:3]), bits(before[:3]))
+
+
+def test_windows_may_differ_and_formats_may_not() -> None:
+    short, long = hybrid(8), hybrid(32)
+    fill(short, 1)
+    long.load(short.save(0, 8))
+    assert all(torch.equal(bits(a[:8]), bits(b[:8])) for a, b in zip(short._rows, long._rows, strict=True))
+    assert short.format == long.format != attention(8).format
+    with pytest.raises(AssertionError, match="outside the window"):
+        short.load(long.save(4, 12))
+    with pytest.raises(AssertionError, match="another state"):
+        attention(8).load(short.save(0, 8))
+
+
+def test_a_state_goes_on_behind_loaded_rows_or_where_it_is_restored() -> None:
+    rows = attention(16)
+    rows.load(attention(16).save(4, 9))
+    assert rows.position == 9
+    one, other = hybrid(), hybrid()
+    one.begin(0, 7, settled=True)
+    fill(one, 1)
+    fixed = one.snapshot()
+    other.begin(0, 3, settled=True)
+    other.load(one.save(0, 7))
+    assert other.resumable(7) == 0
+    packed = other.unpack(fixed.pack(), 7)
+    other.restore(packed)
+    assert other.resumable(7) == 7
+    assert all(torch.equal(bits(a), bits(b)) for a, b in zip(one._fixed, other._fixed, strict=True))
+
+
+def test_the_index_is_made_anew_over_loaded_rows() -> None:
+    one, other = indexed(), indexed()
+    index = next(part for part in other._parts if isinstance(part, BlockIndex))
+    index._made = 5
+    other.load(one.save(4, 8))
+    assert index._made == 2
+
+
+def test_a_copys_memory_goes_back_when_it_is_dropped() -> None:
+    before = anonymous_bytes()
+    saved = host_memory(64 << 20)
+    saved.fill_(1)
+    assert anonymous_bytes() - before > 60 << 20
+    del saved
+    assert anonymous_bytes() - before < 8 << 20
