@@ -9,7 +9,7 @@ from msgspec import UNSET
 
 from tandem.gateway import sse
 from tandem.gateway.answers import AnsweredCall, AnsweredFunction, AnswerMessage, ChatChoice, ChatCompletion, Usage
-from tandem.gateway.dialect import Ending, Identity, Written, finish_word, status_tail
+from tandem.gateway.dialect import Dialect, Ending, Identity, Written, finish_word, status_tail
 from tandem.gateway.errors import ApiError
 from tandem.gateway.logprobs import Shown, chat_logprobs
 from tandem.gateway.openai import ChatRequest, Generation
@@ -22,7 +22,7 @@ from tandem.text.tokenizer import Tokenizer
 _encode = msgspec.json.encode
 
 
-class Chat:
+class Chat(Dialect[ChatRequest]):
     """`thinking` is the appliance's word for how thinking is sent (`api.reasoning`)."""
 
     route = "/v1/chat/completions"

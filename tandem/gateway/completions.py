@@ -9,7 +9,7 @@ from msgspec import UNSET
 
 from tandem.gateway import sse
 from tandem.gateway.answers import Completion, TextChoice, Usage
-from tandem.gateway.dialect import Ending, Identity, Written, finish_word, status_tail
+from tandem.gateway.dialect import Dialect, Ending, Identity, Written, finish_word, status_tail
 from tandem.gateway.errors import ApiError
 from tandem.gateway.logprobs import Shown, text_logprobs
 from tandem.gateway.openai import CompletionRequest, Generation
@@ -21,7 +21,7 @@ from tandem.text.tokenizer import Tokenizer
 _encode = msgspec.json.encode
 
 
-class Completions:
+class Completions(Dialect[CompletionRequest]):
     route = "/v1/completions"
     prefix = "cmpl-"
     request = CompletionRequest
