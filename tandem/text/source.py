@@ -33,6 +33,10 @@ class Source:
         place = self.at - held
         self._text, self.settled = self._text[place - self.settled :], place
 
+    def ends_in(self, word: str) -> bool:
+        """Whether the text ends before it could be told that `word` stands next."""
+        return self.is_whole and word.startswith(self.rest)
+
     @property
     def rest(self) -> str:
         """What has come and is not read."""

@@ -1,12 +1,19 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from written_calls import TOOLS, without_ids
 
-from tandem.text.answer import AnswerText
+from tandem.text.answer import Answer, AnswerText
 from tandem.text.detokenize import decode
+from tandem.text.parts import Reading, joined
+from tandem.text.pieces import CallArguments, CallBegun, Text, Thought
+from tandem.text.reasoning import Tags, Thinking
 from tandem.text.tokenizer import Tokenizer
+from tandem.text.toolcalls.formats import MISTRAL
 
 END_OF_TURN = 2
 
@@ -78,3 +85,52 @@ def test_shown_tokens_join_to_the_text_however_they_came(
     assert all(start < len(written) or tokens[n] == END_OF_TURN for n, start in enumerate(starts))
     if not stops and not lost:
         assert len(starts) == len(tokens)
+
+
+# --- marks that are tokens --------------------------------------------------------------------------------------
+
+MARKS = {3: "<think>", 4: "</think>", 5: "[TOOL_CALLS]", 6: "[ARGS]"}  # in the place of tokens that steer the model
+READING = Reading(Thinking(Tags("<think>", "</think>"), begun=False), TOOLS, MISTRAL)
+WRITTEN = (
+    '<think>\nfirst 🙂\n</think>\n\nI look.[TOOL_CALLS]get_weather[ARGS]{"city": "Parí🙂s"}[TOOL_CALLS]now[ARGS]{}'
+)
+PARTS = [
+    Thought("first 🙂"),
+    Text("I look."),
+    CallBegun(0, "", "get_weather"),
+    CallArguments(0, '{"city": "Parí🙂s"}'),
+    CallBegun(1, "", "now"),
+    CallArguments(1, "{}"),
+]
+
+
+@pytest.fixture(scope="module")
+def marked(tokenizer: Tokenizer) -> Tokenizer:
+    tokens = tuple(MARKS.get(id, token) for id, token in enumerate(tokenizer.vocabulary.tokens))
+    return Tokenizer(replace(tokenizer.vocabulary, tokens=tokens))
+
+
+@pytest.mark.parametrize("width", [1, 2, 7, 32, 500])
+def test_marks_that_show_nothing_are_seen_by_who_reads_them(marked: Tokenizer, width: int) -> None:
+    tokens = marked.encode_with_controls(WRITTEN)
+    assert MARKS.keys() <= set(tokens)
+    answer = Answer(marked, (), READING)
+    parts = [part for at in range(0, len(tokens), width) for part in answer.push(tokens[at : at + width])]
+    assert without_ids(joined(parts + answer.finish())) == PARTS
+    assert answer.num_tokens == len(tokens)
+    assert len(answer.starts) == len(tokens), "each token is given out once, wherever its text went"
+    assert answer.starts == sorted(answer.starts)
+
+
+def test_who_does_not_read_marks_does_not_see_them(marked: Tokenizer) -> None:
+    answer = Answer(marked)
+    assert answer.push(marked.encode_with_controls("<think>a</think>[TOOL_CALLS]b")) == [Text("ab")]
+
+
+def test_a_stop_behind_thinking_is_counted_in_tokens(marked: Tokenizer) -> None:
+    head, tail = marked.encode_with_controls("<think>a stop</think>now "), marked.encode("stop it")
+    answer = Answer(marked, ["stop"], READING)
+    assert answer.push(head + tail) == [Thought("a stop"), Text("now ")]
+    assert answer.stop == "stop"
+    assert answer.num_tokens == len(head) + 1
+    assert len(answer.starts) == len(head)

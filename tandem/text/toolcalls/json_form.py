@@ -30,7 +30,7 @@ class CutOff(NotACall):
 def expect(source: Source, word: str) -> Reads[None]:
     """Raises `NotACall` where something else stands."""
     if not (yield from source.take(word)):
-        raise CutOff if word.startswith(source.rest) else NotACall
+        raise CutOff if source.ends_in(word) else NotACall
 
 
 def read_word(source: Source) -> Reads[str]:

@@ -13,7 +13,6 @@ from tandem.text.pieces import AnswerPart, CallArguments, CallBegun, Text
 from tandem.text.source import WHITE, Reads, Source, held_back
 from tandem.text.toolcalls.formats import CallFormat
 from tandem.text.toolcalls.json_form import (
-    LONGEST_WORD,
     CutOff,
     NotACall,
     Write,
@@ -28,7 +27,7 @@ from tandem.text.tools import Tool
 
 _NAMES: Final = ("name", "function")
 _ARGUMENTS: Final = ("arguments", "parameters")
-_ASIDE: Final = ("id", "type")
+_KEYS: Final = frozenset((*_NAMES, *_ARGUMENTS, "id", "type"))
 
 
 class CallReader:
@@ -125,6 +124,8 @@ class CallReader:
                 yield from self._function()
             elif (yield from source.peek()) in ("{", "["):
                 yield from self._json_calls(is_marked=True)
+            elif source.ends_in(FUNCTION):
+                raise CutOff
             else:
                 yield from self._named()
         if closing and not self.is_full:
@@ -138,6 +139,7 @@ class CallReader:
         while True:
             yield from source.skip()
             yield from self._object(is_marked)
+            self._back = source.at
             if self.is_full:
                 return
             yield from source.skip()
@@ -160,6 +162,8 @@ class CallReader:
                 self._done()
                 return
             key = yield from read_word(source)
+            if key not in _KEYS:
+                raise NotACall
             yield from source.skip()
             yield from expect(source, ":")
             yield from source.skip()
@@ -172,10 +176,8 @@ class CallReader:
                 return
             elif key in _ARGUMENTS:
                 yield from self._arguments(early.append)
-            elif key in _ASIDE:
-                yield from read_word(source)
             else:
-                raise NotACall
+                yield from read_word(source)
             yield from source.skip()
             yield from source.take(",")
 
@@ -203,8 +205,10 @@ class CallReader:
         """`NAME[ARGS]{...}`, at times with `[CALL_ID]ID` between."""
         source = self._source
         start = source.at
-        while (char := (yield from source.peek())) and char not in "[{" + WHITE and source.at - start < LONGEST_WORD:
+        while (char := (yield from source.peek())) and char not in "[{" + WHITE:
             source.at += 1
+            if not any(name.startswith(source.since(start)) for name in self._tools):
+                raise NotACall
         if not char:
             raise CutOff
         name = self._known(source.since(start))
@@ -213,8 +217,8 @@ class CallReader:
                 source.at += 1
         yield from source.take("[ARGS]")
         yield from source.skip()
-        if (char := (yield from source.peek())) != "{":
-            raise NotACall if char else CutOff
+        if (yield from source.peek()) != "{":
+            raise CutOff if source.ends_in("[ARGS]") or source.ends_in("[CALL_ID]") else NotACall
         yield from pass_value(source, self._begin(name))
         self._done()
 
