@@ -78,8 +78,8 @@ class Routing(Section):
     )
     past_head: bool = Field(
         default=_ROUTING.past_head,
-        description="Only what is shared past the end of the first user message is a continuation: system prompt and "
-        "tools are the same in every chat of a client.",
+        description="Only what is shared past the end of the first user message, of a turn that has ended, is a "
+        "continuation: system prompt and tools are the same in every chat of a client.",
     )
     guests: bool = Field(
         default=_ROUTING.guests,

@@ -104,10 +104,10 @@ class Case:
         """What the slot holds is this conversation, or will be when whoever runs there has ended.
 
         A turn of a client that still runs is another matter: its answer is not in this prompt, so this is a sibling
-        of it (another choice, a sub-agent), which has nothing to wait for.
+        of it (another choice, a sub-agent, a chat with the same head), which has nothing to wait for.
         """
         is_sibling = slot.holder is Holder.CLIENT and not slot.runs_guest
-        if is_sibling or slot.is_errand or not slot.kept or self.ask.prompt < self.grid.chunk:
+        if (is_sibling and self.rules.past_head) or slot.is_errand or not slot.kept or self.ask.prompt < self.grid.chunk:
             return False
         past, client_past = self.ask.head_end, self.ask.client_head_end
         if not self.rules.past_head:
