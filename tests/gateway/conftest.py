@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from gateway_appliance import Start, starting
+from spoken import as_model
 
 from tandem.text.tokenizer import Tokenizer
 from tandem.text.vocabulary import read_vocabulary
@@ -33,3 +34,14 @@ def tokenizer(weights: Path) -> Tokenizer:
 def start(tmp_path: Path, weights: Path, tokenizer: Tokenizer) -> Start:
     """`async with start() as appliance`."""
     return partial(starting, tmp_path, weights, tokenizer)
+
+
+@pytest.fixture(scope="session")
+def thinker(tokenizer: Tokenizer) -> Tokenizer:
+    """The default model's words, of a model that thinks and calls tools."""
+    return as_model(tokenizer)
+
+
+@pytest.fixture
+def start_thinker(tmp_path: Path, weights: Path, thinker: Tokenizer) -> Start:
+    return partial(starting, tmp_path, weights, thinker)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
-from gateway_appliance import Start, starting
+from gateway_appliance import Start
 from spoken import (
     CLOCK,
     NOW,
@@ -18,7 +16,6 @@ from spoken import (
     WAY,
     ZURICH,
     Told,
-    as_model,
     put_together,
     speaking,
     speaking_tokens,
@@ -28,15 +25,14 @@ from spoken import (
 )
 
 from tandem.contract.messages import FinishReason, GrammarKind
-from tandem.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.anyio
 ANSWER = f"{THINKING}I look.\n{ZURICH}\n{NOW}\n{WAY}"
 
 
 @pytest.fixture
-def start(tmp_path: Path, weights: Path, tokenizer: Tokenizer) -> Start:
-    return partial(starting, tmp_path, weights, as_model(tokenizer))
+def start(start_thinker: Start) -> Start:
+    return start_thinker
 
 
 def tool_deltas(chunks: list[Any]) -> list[Any]:
@@ -164,7 +160,7 @@ async def test_whether_a_call_is_made_is_the_clients_choice(start: Start) -> Non
         assert told_at_once(await appliance.chat(tools=TOOLS)).names == ["clock", "weather"]
         one = told_at_once(await appliance.chat(tools=TOOLS, parallel_tool_calls=False))
         assert (one.names, one.finish) == (["clock"], "tool_calls")
-        assert appliance.engine.requests[-1].grammar is None
+        assert [request.grammar for request in appliance.engine.requests] == [None] * 3
         appliance.engine.script = speaking(appliance, '{"name": "weather", "arguments": {"city": "Bern"}}')
         for choice in ("required", {"type": "function", "function": {"name": "weather"}}):
             forced = told_at_once(await appliance.chat(tools=TOOLS, tool_choice=choice))
