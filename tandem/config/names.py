@@ -107,7 +107,7 @@ def _claims(appliance: Appliance, claims: Claims, layers: Layers) -> list[Proble
             f"nobody says how much memory `roles.{key}` takes",
             layers.place(("roles", key), on_key=True),
             (f"the residency document `{appliance.residency}` has no claim for it",),
-            "add `claim:` with its measured size",
+            "add `claim:` with its measured size; `tandem residency measure` finds it",
         )
         for key, role, claim in declared
         if role is not None and role.claim is None and claim is None

@@ -142,7 +142,7 @@ class Director:
             case TellLive(name):
                 await self._send(name, messages.SetLive(msgspec.json.encode(self._state.plan.live)))
             case Note(event):
-                _log.info("[roles] %s: %s: %s", event.subject, event.act, event.sentence)
+                _log.info("[roles] %s: %s", event.subject, event.sentence)
                 self._journal.write(event)
             case ShutDown():
                 _log.info("everything has stopped")
