@@ -16,6 +16,7 @@ import openai
 from engine_double import EngineDouble
 
 from tandem.contract.plan import (
+    Api,
     Box,
     EnginePlan,
     Floors,
@@ -47,7 +48,7 @@ LIMITS = Limits(
 )
 
 
-def make_live(keys: KeySource | None = None, **limits: Any) -> Live:
+def make_live(keys: KeySource | None = None, api: Api = Api(), **limits: Any) -> Live:  # noqa: B008, it is frozen
     return Live(
         limits=msgspec.structs.replace(LIMITS, **limits),
         floors=Floors(1 << 30, 1 << 29, 1 << 28),
@@ -56,6 +57,7 @@ def make_live(keys: KeySource | None = None, **limits: Any) -> Live:
         sampling=SamplingDefaults(temperature=0.7, top_p=0.9),
         conductor=False,
         ledger_days=30,
+        api=api,
     )
 
 
