@@ -153,6 +153,16 @@ class Caches:
 
     # --- the engine's ---
 
+    @property
+    def changes(self) -> int:
+        """As long as it is the same, `find` answers the same."""
+        return self._shelf.index.changes + (self._disk.changes if self._disk is not None else 0)
+
+    @property
+    def room(self) -> int:
+        """Bytes that a stash may take at most."""
+        return self._shelf.room
+
     def give_back(self, level: Level, size: int) -> int:
         """Let go of at least `size` bytes of a level, or of all it has; returns the bytes that are free now."""
         return self.holdings.give_back(level, size)

@@ -49,6 +49,11 @@ class Disk:
         self._forget_done()
         return DiskStats(replace(self._folder.stats), self._dropped, self._waiting, self._work.is_scanned)
 
+    @property
+    def changes(self) -> int:
+        """Of what is there, as far as it may be seen."""
+        return self._folder.index.changes + 1 if self._work.is_scanned else 0
+
     def match(self, piece: Piece) -> tuple[Chunk, int] | None:
         """As `Index.match`. Nothing before the folder was looked through."""
         return self._folder.index.match(piece) if self._is_open else None

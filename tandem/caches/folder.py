@@ -41,7 +41,7 @@ log = logging.getLogger("tandem.caches")
 
 _LOCK: Final = "lock"
 _SECRET: Final = "secret"
-_SLACK: Final = 32  # one part in so many of the limit is freed beyond what is needed: giving up looks at all chunks
+_SLACK: Final = 32  # one part in so many of the limit is freed with what is needed: giving up looks at all chunks
 
 
 @dataclass(slots=True, eq=False)
@@ -178,6 +178,7 @@ class Folder:
             self._drop_outgrown(piece)
             self._add(chunk)
         self._note(chunk, kind, size)
+        self._set_used(chunk, self._clock())
         return True
 
     def read(self, chunk: Chunk, kind: Kind) -> Tensor | None:
@@ -225,7 +226,8 @@ class Folder:
             return False
         if self.stats.bytes + size <= self._limit:
             return True
-        target = self._limit - size - (self._limit - size) // _SLACK
+        spare = self._limit // _SLACK
+        target = self._limit - size - (spare - spare % size if size else 0)  # of a small folder nothing is spared
         for path in sorted(self._strangers, key=lambda path: self._strangers[path]):
             if self.stats.bytes <= target:
                 return True

@@ -122,6 +122,7 @@ class Index(Generic[E]):
     """
 
     def __init__(self) -> None:
+        self.changes = 0  # grows with every one
         self._entries: dict[Key, E] = {}
         self._children: dict[Key, tuple[E, ...]] = {}
 
@@ -140,11 +141,13 @@ class Index(Generic[E]):
     def add(self, entry: E) -> None:
         piece = entry.piece
         assert piece.key not in self._entries, "kept twice"
+        self.changes += 1
         self._entries[piece.key] = entry
         self._children[piece.parent] = (*self.children(piece.parent), entry)
 
     def remove(self, entry: E) -> None:
         piece = entry.piece
+        self.changes += 1
         del self._entries[piece.key]
         if left := tuple(other for other in self.children(piece.parent) if other is not entry):
             self._children[piece.parent] = left

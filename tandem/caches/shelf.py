@@ -68,6 +68,12 @@ class Shelf:
         for level in LEVELS:
             holdings.register(level, partial(self.give_back, level))
 
+    @property
+    def room(self) -> int:
+        """Bytes that are nobody's to keep: free, or of heads and conversations, which make way."""
+        kept = (copy for level in COUNTED for copy in self._by_use[level].values())
+        return self._limit - sum(copy.bytes for copy in kept)
+
     def put(
         self, prompt: Prompt, rows: int, state: SequenceState, level: Level, anchors: Iterable[Snapshot] = ()
     ) -> Hold | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -31,11 +31,16 @@ def read(state: SequenceState, tokens: Sequence[int], start: int = 0) -> None:
     state.begin(start, len(tokens) - start, settled=True)
     for row in range(start, len(tokens)):
         said = torch.Generator().manual_seed(hash(tuple(tokens[: row + 1])) % (1 << 31))
-        for layer in state.keys, state.values:
-            for tensor in layer:
-                tensor[row] = torch.randn(tensor.shape[1:], generator=said).to(tensor.dtype)
-        for tensor in state.snapshot().tensors and state._fixed:
+        for tensor in (*state.keys, *state.values):
+            tensor[row] = torch.randn(tensor.shape[1:], generator=said).to(tensor.dtype)
+        for tensor in state._fixed:
             tensor.copy_(torch.randn(tensor.shape, generator=said))
+
+
+def reading(new: Callable[[], SequenceState], tokens: Sequence[int]) -> SequenceState:
+    state = new()
+    read(state, tokens)
+    return state
 
 
 def same_rows(one: SequenceState, other: SequenceState, rows: int, first: int = 0) -> bool:
@@ -49,9 +54,13 @@ def same_state(one: SequenceState, other: SequenceState, rows: int) -> bool:
     return same_rows(one, other, rows) and all(torch.equal(mine, theirs) for mine, theirs in fixed)
 
 
-def prompt(*tokens: int, scope: str = "one") -> Prompt:
+def prompt(tokens: Sequence[int], scope: str = "one") -> Prompt:
     return GRID.prompt(scope, tokens)
 
 
-def plenty() -> Holdings:
-    return Holdings(Budget(1 << 40, 1 << 40), lambda: 0)
+class Books:
+    """A budget, and an engine that holds nothing but caches."""
+
+    def __init__(self, ceiling: int = 1 << 40) -> None:
+        self.budget = Budget(ceiling, ceiling)
+        self.holdings = Holdings(self.budget, lambda: self.budget.cached)
