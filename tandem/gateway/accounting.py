@@ -96,6 +96,7 @@ class Account:
         self.streamed = False
         self.error: ApiError | None = None
         self.has_left = False
+        self.was_at_once = False  # answered without the model
         self.call: Call | None = None
         self.job: Job | None = None
         self.decision: Decision | None = None
@@ -107,6 +108,8 @@ class Account:
             return "cancelled"
         if (error := self._failure) is not None:
             return error.code
+        if self.was_at_once:
+            return str(FinishReason.STOP)
         reasons = [choice.reason for choice in self.call.choices if choice.reason] if self.call else []
         return str(reasons[0]) if reasons else "cancelled"
 

@@ -62,6 +62,21 @@ ROUTES: Final[dict[str, Access]] = {
     "/v1/models/{id:path}": Access.USER,
     "/v1/chat/completions": Access.USER,
     "/v1/completions": Access.USER,
+    "/v1/responses": Access.USER,
+    "/v1/messages": Access.USER,
+    "/v1/messages/count_tokens": Access.USER,
+    "/v1/embeddings": Access.USER,
+    "/api/version": Access.USER,
+    "/api/tags": Access.USER,
+    "/api/ps": Access.USER,
+    "/api/show": Access.USER,
+    "/api/chat": Access.USER,
+    "/api/generate": Access.USER,
+    "/tokenize": Access.USER,
+    "/detokenize": Access.USER,
+    "/apply-template": Access.USER,
+    "/props": Access.USER,
+    "/slots": Access.ADMIN,
 }
 
 

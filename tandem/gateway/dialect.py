@@ -124,14 +124,6 @@ class Chunks(Protocol):
         """Instead of `close`, at any time: the answer breaks off here."""
 
 
-class AnsweredAtOnce(Exception):
-    """The request asks for nothing that needs the model: `body` is the whole answer. `Dialect.prompts` raises it."""
-
-    def __init__(self, body: bytes) -> None:
-        super().__init__()
-        self.body = body
-
-
 class Dialect(Protocol[Wanted]):
     """Made for one request. Its request's struct is what `reading.read` reads a body into."""
 
@@ -142,6 +134,14 @@ class Dialect(Protocol[Wanted]):
 
     def generation(self, wanted: Wanted) -> Generation:
         """The request in OpenAI's words. Raises `ApiError` 400 for what cannot be said in them."""
+
+    def not_read(self, wanted: Wanted) -> tuple[str, ...]:
+        """Places that are left out, of which `Generation.not_read` cannot know."""
+        return ()
+
+    def at_once(self, wanted: Wanted) -> bytes | None:
+        """The whole answer, as JSON, where a request asks for nothing of the model."""
+        return None
 
     async def prompts(self, wanted: Wanted, generation: Generation, prompts: Prompts) -> list[Prompt]:
         """At least one. `generation` may have been shaped since `wanted` was read. Raises `ApiError` 400."""

@@ -41,6 +41,10 @@ class Exchange(Generic[Wanted]):
             try:
                 self._service.quota.arrive(self._account.caller, self._live.limits, time.monotonic())
                 wanted, generation = await self._read(scope, receive)
+                if (answer := self._dialect.at_once(wanted)) is not None:
+                    self._account.was_at_once = True
+                    await respond(send, 200, [(b"content-type", b"application/json"), *self._headers], answer)
+                    return
                 hints = hints_of(dict(scope["headers"]), generation.openings, self._account.caller, self._live.api)
                 generation = await self._conduct(generation, hints)
                 job = await self._make_job(wanted, generation, hints)
@@ -61,7 +65,7 @@ class Exchange(Generic[Wanted]):
         generation = self._dialect.generation(wanted)
         generation.check()
         self._account.streamed = bool(generation.stream)
-        if ignored := (*unknown, *generation.not_read):
+        if ignored := (*unknown, *generation.not_read, *self._dialect.not_read(wanted)):
             self._headers.append((b"x-tandem-ignored", name_list(ignored)))
         self._service.check_model(generation.model)
         await self._service.check_open()

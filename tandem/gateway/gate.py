@@ -21,6 +21,7 @@ from tandem.gateway.auth import (
     is_same_site,
     key_of,
 )
+from tandem.gateway.envelopes import envelope
 from tandem.gateway.errors import ApiError
 from tandem.gateway.service import Service
 
@@ -65,13 +66,13 @@ class Gate:
             scope.setdefault("state", {})["caller"] = self._authenticate(access_of(scope["path"]), headers)
             await self._app(without_head(scope), receive, send_with_headers)
         except ApiError as error:
-            await respond(send_with_headers, error.status, error.headers, error.body)
+            await respond(send_with_headers, error.status, error.headers, envelope(scope["path"], error))
         except Exception:
             _log.exception("request %s failed by our fault", request_id.decode())
             if has_begun:
                 raise  # the server closes the connection, so that a broken answer does not look whole
             ours = ApiError(500, "internal_error", "the gateway failed; its log says why")
-            await respond(send_with_headers, ours.status, ours.headers, ours.body)
+            await respond(send_with_headers, ours.status, ours.headers, envelope(scope["path"], ours))
 
     def _check_host(self, headers: Headers) -> None:
         plan = self._service.plan.gateway

@@ -31,11 +31,16 @@ class Prompts:
         self.tokenizer = tokenizer
         self._model = model
         self._template = ChatTemplate(tokenizer)
-        self._window = window
+        self.window = window
         self._thread = ThreadPoolExecutor(1, "prompts")
 
     async def of_chat(self, wanted: ChatRequest) -> Prompt:
         """Raises `ApiError` 400: too long, or not what the template takes."""
+        return self._fitting(await self.rendered(wanted), "messages")
+
+    async def rendered(self, wanted: ChatRequest) -> Prompt:
+        """The same, whether or not it leaves room for an answer. What is surely too long is refused before it is
+        read."""
         turns = [turn_of(message, n, self._model) for n, message in enumerate(wanted.messages)]
         offer = wanted.offer
         self._refuse_hopeless("".join(turn.content for turn in turns), "messages")
@@ -51,15 +56,21 @@ class Prompts:
             ) from None
         if offer.at_most_one:
             prompt = replace(prompt, reading=msgspec.structs.replace(prompt.reading, most_calls=1))
-        return self._fitting(prompt, "messages")
+        return prompt
 
     async def of_text(self, text: str, param: str) -> Prompt:
         """A raw prompt: whoever writes it steers the model himself, so its control tokens count."""
+        return self.of_ids(await self.tokenized(text, param), param)
+
+    async def tokenized(self, text: str, param: str, begins: bool = True, controls: bool = True) -> list[int]:
+        """`begins` with the token that begins a prompt, where the model has one. Without `controls`, what reads like a
+        control token is only characters. Raises `ApiError` 400 for a text that is surely too long."""
         self._refuse_hopeless(text, param)
-        ids = await self._in_thread(lambda: self.tokenizer.encode_with_controls(text))
+        encode = self.tokenizer.encode_with_controls if controls else self.tokenizer.encode
+        ids = await self._in_thread(lambda: encode(text))
         vocabulary = self.tokenizer.vocabulary
-        start = [vocabulary.bos] if vocabulary.add_bos and vocabulary.bos is not None else []
-        return self.of_ids([*start, *ids], param)
+        start = [vocabulary.bos] if begins and vocabulary.add_bos and vocabulary.bos is not None else []
+        return [*start, *ids]
 
     def of_ids(self, ids: Sequence[int], param: str) -> Prompt:
         if not ids:
@@ -74,17 +85,17 @@ class Prompts:
 
     def _refuse_hopeless(self, text: str, param: str) -> None:
         least = self.tokenizer.least_tokens(text)
-        if least >= self._window:
+        if least >= self.window:
             raise self._too_long(f"at least {least}", param)
 
     def _fitting(self, prompt: Prompt, param: str) -> Prompt:
-        if len(prompt.tokens) >= self._window:
+        if len(prompt.tokens) >= self.window:
             raise self._too_long(str(len(prompt.tokens)), param)
         return prompt
 
     def _too_long(self, count: str, param: str) -> ApiError:
         sentence = (
-            f"this model's context length is {self._window} tokens, of which at least one is left for the answer; "
+            f"this model's context length is {self.window} tokens, of which at least one is left for the answer; "
             f"the prompt has {count} tokens"
         )
         return ApiError(400, "context_length_exceeded", sentence, param=param)

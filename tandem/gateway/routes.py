@@ -12,12 +12,16 @@ from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import FromPath
 from litestar.types import ASGIApp
 
-from tandem.gateway import metrics
+from tandem.gateway import metrics, statuses
+from tandem.gateway.accounting import LEFT
 from tandem.gateway.answers import ModelCard, ModelList, ModelMeta
+from tandem.gateway.asgi import ClientLeft
 from tandem.gateway.chat import Chat
 from tandem.gateway.completions import Completions
 from tandem.gateway.document import describe
-from tandem.gateway.errors import ApiError, ErrorBody
+from tandem.gateway.door_routes import DOORS
+from tandem.gateway.envelopes import envelope
+from tandem.gateway.errors import ApiError
 from tandem.gateway.exchange import Exchange
 from tandem.gateway.health import Ready, Summary, WholeState, readiness, summary_of, whole_state
 from tandem.gateway.service import Service
@@ -25,46 +29,25 @@ from tandem.gateway.service import Service
 _log = logging.getLogger("tandem.gateway")
 
 
-def _errors(**sentences: str) -> dict[int, ResponseSpec]:
-    """Statuses (`_404="..."`) whose body is the error envelope."""
-    return {
-        int(status[1:]): ResponseSpec(ErrorBody, generate_examples=False, description=sentence)
-        for status, sentence in sentences.items()
-    }
-
-
-_CLOSED: Final = _errors(_401="No valid key was shown", _403="The host or the page's origin is not allowed")
-_GENERATION: Final = _CLOSED | _errors(
-    _400="The request asks for what cannot be; `param` names the field",
-    _404="There is no model of this name",
-    _408="The body did not arrive in time",
-    _413="The body is larger than `limits.max_body`",
-    _415="The body is not JSON",
-    _429="The queue is full; `Retry-After` says when to come back",
-    _500="The appliance failed",
-    _503="The model loads, restarts or drains, or no slot came free in time",
-)
-
-
-@post("/v1/chat/completions", status_code=200, responses=_GENERATION)
+@post("/v1/chat/completions", status_code=200, responses=statuses.generation())
 async def chat_completions(state: State) -> ASGIApp:
     """Answer a conversation, at once or as a stream of events."""
     return Exchange(state.service, Chat(state.service.live.api.reasoning))
 
 
-@post("/v1/completions", status_code=200, responses=_GENERATION)
+@post("/v1/completions", status_code=200, responses=statuses.generation())
 async def completions(state: State) -> ASGIApp:
     """Continue a text, or a list of token ids, as it stands."""
     return Exchange(state.service, Completions())
 
 
-@get("/v1/models", responses=_CLOSED)
+@get("/v1/models", responses=statuses.closed())
 async def models(state: State) -> ModelList:
     """The one model, with its window and whether it can answer now."""
     return ModelList([_card(state.service)])
 
 
-@get("/v1/models/{id:path}", responses=_CLOSED | _errors(_404="There is no model of this name"))
+@get("/v1/models/{id:path}", responses=statuses.closed() | statuses.errors(_404="There is no model of this name"))
 async def model(state: State, id: FromPath[str]) -> ModelCard:
     """The same, asked for by name."""
     state.service.check_model(id.lstrip("/"))
@@ -89,7 +72,7 @@ def _card(service: Service) -> ModelCard:
     )
 
 
-@get("/livez", responses=_errors(_403="The host or the page's origin is not allowed"))
+@get("/livez", responses=statuses.errors(_403="The host or the page's origin is not allowed"))
 async def livez() -> dict[str, bool]:
     """Whether this process answers; nothing about the model."""
     return {"alive": True}
@@ -98,7 +81,7 @@ async def livez() -> dict[str, bool]:
 _NOT_READY: Final = {503: ResponseSpec(Ready, generate_examples=False, description="A request would not be served now")}
 
 
-@get("/readyz", responses=_errors(_403="The host or the page's origin is not allowed") | _NOT_READY)
+@get("/readyz", responses=statuses.errors(_403="The host or the page's origin is not allowed") | _NOT_READY)
 async def readyz(state: State) -> Response[Ready]:
     """Whether a request would be served now; asks the engine."""
     ready = await readiness(state.service)
@@ -111,7 +94,7 @@ _NOT_OK: Final = {503: ResponseSpec(_HEALTH, generate_examples=False, descriptio
 
 @get(
     ["/health", "/v1/health"],
-    responses=_errors(_403="The host or the page's origin is not allowed") | _NOT_OK,
+    responses=statuses.errors(_403="The host or the page's origin is not allowed") | _NOT_OK,
 )
 async def health(request: Request[object, object, State], state: State) -> Response[WholeState | Summary]:
     """How everything stands: the engine, its slots and counters, memory, the last reload. One word without a key."""
@@ -121,13 +104,13 @@ async def health(request: Request[object, object, State], state: State) -> Respo
     return Response(answer, status_code=200 if ready.ready else 503)
 
 
-@get("/metrics", responses=_CLOSED, media_type=metrics.CONTENT_TYPE)
+@get("/metrics", responses=statuses.closed(), media_type=metrics.CONTENT_TYPE)
 async def prometheus(state: State) -> Response[bytes]:
     """Counters and histograms in Prometheus' text form."""
     return Response(state.service.metrics.render(), media_type=metrics.CONTENT_TYPE)
 
 
-_DESCRIBED: Final = (chat_completions, completions, models, model, livez, readyz, health, prometheus)
+_DESCRIBED: Final = (chat_completions, completions, models, model, livez, readyz, health, prometheus, *DOORS)
 
 
 @get("/openapi.json", include_in_schema=False)
@@ -142,15 +125,27 @@ def make_app(service: Service) -> Litestar:
     return Litestar(
         [*_DESCRIBED, document],
         state=State({"service": service}),
-        exception_handlers={ApiError: _api_error, HTTPException: _http_error, Exception: _our_error},
+        exception_handlers={
+            ApiError: _api_error,
+            ClientLeft: _nobody,
+            HTTPException: _http_error,
+            Exception: _our_error,
+        },
         openapi_config=None,
         logging_config=None,
     )
 
 
-def _api_error(_: Request[object, object, State], error: ApiError) -> Response[bytes]:
+def _api_error(request: Request[object, object, State], error: ApiError) -> Response[bytes]:
     headers = {name.decode(): value.decode() for name, value in error.headers}
-    return Response(error.body, status_code=error.status, headers=headers, media_type="application/json")
+    return Response(
+        envelope(request.scope["path"], error), status_code=error.status, headers=headers, media_type="application/json"
+    )
+
+
+def _nobody(_: Request[object, object, State], __: ClientLeft) -> Response[bytes]:
+    """Nobody is there to read it."""
+    return Response(b"", status_code=LEFT)
 
 
 _CODES: Final = {404: "not_found", 405: "method_not_allowed"}
