@@ -6,6 +6,7 @@ Where a client leaves the choice to the model nothing is forced, and calls are o
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -15,6 +16,8 @@ from tandem.text.tools import Tool
 
 MOST_AT_ONCE: Final = 8  # calls: a small model would otherwise go on for ever
 
+_PARAM: Final = "tools"
+_PLACE: Final = re.compile(_PARAM + r"\.(?:anyOf\.(?P<index>\d+)\.)?properties\.arguments(?P<rest>\..*)?")
 _NAMED: Final = ("properties", "$defs", "definitions", "patternProperties", "dependentSchemas")
 _LISTED: Final = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
 _SINGLE: Final = ("items", "additionalProperties", "contains", "propertyNames", "not", "if", "then", "else")
@@ -43,8 +46,17 @@ def call_grammar(tools: Sequence[Tool], name: str | None = None, most_calls: int
     return _grammar({"anyOf": [*calls, several]})
 
 
+def place_of(param: str, tools: Sequence[Tool], name: str | None = None) -> str:
+    """A place in a `call_grammar` of the same tools, as the place in the client's request that it came from."""
+    found = _PLACE.fullmatch(param)
+    if found is None:
+        return param
+    index = int(found["index"] or next((n for n, tool in enumerate(tools) if tool.name == name), 0))
+    return f"{_PARAM}[{index}].function.parameters{found['rest']}"
+
+
 def _grammar(schema: Mapping[str, Any]) -> Grammar:
-    return Grammar(GrammarKind.JSON_SCHEMA, json.dumps(schema, ensure_ascii=False), "tools")
+    return Grammar(GrammarKind.JSON_SCHEMA, json.dumps(schema, ensure_ascii=False), _PARAM)
 
 
 def _call(tool: Tool, place: str) -> dict[str, Any]:

@@ -138,7 +138,7 @@ class ChatTemplate:
         self, messages: Sequence[ChatMessage], tools: Sequence[Tool], mark: str, wishes: Mapping[str, Any]
     ) -> Prompt:
         """The prefix that the shorter rendering shares with the whole one is where a part of the prompt ends."""
-        text = self._render(messages, tools, add_generation_prompt=True, **wishes)
+        text = self._render(messages, tools, {**wishes, "add_generation_prompt": True})
         first_user = next((n for n, message in enumerate(messages, 1) if message.role == "user"), len(messages))
         parts = [self._try_render(part, tools, wishes) for part in (messages[:first_user], messages)]
         ends = [_shared(text, part) for part in parts]
@@ -151,15 +151,15 @@ class ChatTemplate:
     def _try_render(self, messages: Sequence[ChatMessage], tools: Sequence[Tool], wishes: Mapping[str, Any]) -> str:
         """Without the generation prompt; nothing when the template does not take this part alone."""
         try:
-            return self._render(messages, tools, add_generation_prompt=False, **wishes)
+            return self._render(messages, tools, {**wishes, "add_generation_prompt": False})
         except TemplateRefused:
             return ""
 
-    def _render(self, messages: Sequence[ChatMessage], tools: Sequence[Tool], **words: Any) -> str:
+    def _render(self, messages: Sequence[ChatMessage], tools: Sequence[Tool], words: Mapping[str, Any]) -> str:
         turns = [self._turn(message) for message in messages]
         functions = [{"type": "function", "function": conversation.function(tool)} for tool in tools] or None
         try:
-            return self._template.render(messages=turns, tools=functions, documents=None, **words)
+            return self._template.render({**words, "messages": turns, "tools": functions, "documents": None})
         except (jinja2.TemplateError, TypeError, ValueError, LookupError, ArithmeticError, AttributeError) as error:
             raise error if isinstance(error, TemplateRefused) else TemplateRefused(str(error)) from error
 
