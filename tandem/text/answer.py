@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from tandem.text.detokenize import Detokenizer
 from tandem.text.parts import EVERYTHING_IS_TEXT, AnswerParts, Reading, joined
-from tandem.text.pieces import AnswerPart, Text
+from tandem.text.pieces import AnswerPart
 from tandem.text.tokenizer import Tokenizer
 
 
@@ -73,17 +73,3 @@ class Answer:
                 break
             self.starts.append(start)
             self._held.popleft()
-
-
-class AnswerText(Answer):
-    """Of raw completions: nothing but text."""
-
-    def push(self, tokens: Sequence[int]) -> str:  # type: ignore[override]
-        return _text(super().push(tokens))
-
-    def finish(self) -> str:  # type: ignore[override]
-        return _text(super().finish())
-
-
-def _text(parts: Sequence[AnswerPart]) -> str:
-    return "".join(part.text for part in parts if isinstance(part, Text))

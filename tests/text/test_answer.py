@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from written_calls import TOOLS, without_ids
 
-from tandem.text.answer import Answer, AnswerText
+from tandem.text.answer import Answer
 from tandem.text.detokenize import decode
 from tandem.text.parts import Reading, joined
-from tandem.text.pieces import CallArguments, CallBegun, Text, Thought
+from tandem.text.pieces import AnswerPart, CallArguments, CallBegun, Text, Thought
 from tandem.text.reasoning import Tags, Thinking
 from tandem.text.tokenizer import Tokenizer
 from tandem.text.toolcalls.formats import MISTRAL
@@ -18,28 +18,36 @@ from tandem.text.toolcalls.formats import MISTRAL
 END_OF_TURN = 2
 
 
+def all_text(answer: Answer, tokens: list[int], width: int) -> str:
+    come = [part for at in range(0, len(tokens), width) for part in answer.push(tokens[at : at + width])]
+    return text_of(come + answer.finish())
+
+
+def text_of(parts: list[AnswerPart]) -> str:
+    assert all(isinstance(part, Text) for part in parts)
+    return "".join(part.text for part in parts if isinstance(part, Text))
+
+
 @pytest.mark.parametrize("width", [1, 2, 7, 100])
 def test_tokens_after_a_stop_are_neither_shown_nor_counted(tokenizer: Tokenizer, width: int) -> None:
     tokens = tokenizer.encode("The quick brown fox jumps over")
     until = len(tokenizer.encode("The quick brown fox"))
-    answer = AnswerText(tokenizer, ["own fox"])
-    text = "".join(answer.push(tokens[at : at + width]) for at in range(0, len(tokens), width)) + answer.finish()
-    assert text == "The quick br"
+    answer = Answer(tokenizer, ["own fox"])
+    assert all_text(answer, tokens, width) == "The quick br"
     assert answer.is_stopped
     assert answer.num_tokens == until
 
 
 def test_what_is_held_for_a_stop_comes_at_the_end(tokenizer: Tokenizer) -> None:
-    answer = AnswerText(tokenizer, ["foxtrot"])
-    assert answer.push(tokenizer.encode("a fox")) == "a "
-    assert answer.finish() == "fox"
+    answer = Answer(tokenizer, ["foxtrot"])
+    assert text_of(answer.push(tokenizer.encode("a fox"))) == "a "
+    assert text_of(answer.finish()) == "fox"
     assert not answer.is_stopped
 
 
 def shown(tokenizer: Tokenizer, tokens: list[int], stops: list[str], width: int = 1) -> tuple[str, list[int]]:
-    answer = AnswerText(tokenizer, stops)
-    text = "".join(answer.push(tokens[at : at + width]) for at in range(0, len(tokens), width)) + answer.finish()
-    return text, answer.starts
+    answer = Answer(tokenizer, stops)
+    return all_text(answer, tokens, width), answer.starts
 
 
 @pytest.mark.parametrize("width", [1, 2, 100])
@@ -58,11 +66,11 @@ def test_shown_tokens_are_those_whose_text_was_shown(tokenizer: Tokenizer, width
 
 
 def test_a_token_is_shown_when_its_last_character_is(tokenizer: Tokenizer) -> None:
-    answer = AnswerText(tokenizer, ["fox!"])
+    answer = Answer(tokenizer, ["fox!"])
     first, fox = tokenizer.encode("a fox")
-    assert (answer.push([first]), answer.starts) == ("a", [0])
-    assert (answer.push([fox]), answer.starts) == (" ", [0])
-    assert (answer.finish(), answer.starts) == ("fox", [0, 1])
+    assert (text_of(answer.push([first])), answer.starts) == ("a", [0])
+    assert (text_of(answer.push([fox])), answer.starts) == (" ", [0])
+    assert (text_of(answer.finish()), answer.starts) == ("fox", [0, 1])
 
 
 @given(
