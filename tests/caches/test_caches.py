@@ -1,0 +1,384 @@
+"""Memory and disk as one: what is found, where it comes from, and that it has the bits it was given."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sequences import CHUNK, Books, hybrid_state, kv_state, read, reading, same_rows, same_state
+
+from tandem.caches.caches import Caches
+from tandem.caches.chunk_file import Kind
+from tandem.caches.found import Source
+from tandem.caches.opening import DiskTier, open_caches
+from tandem.memory.budget import Level
+from tandem.model.state import SequenceState, Snapshot
+
+A = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
+LOTS = 1 << 30
+SOON = 20.0  # seconds a disk may take
+
+
+@contextmanager
+def opened(
+    folder: Path | None = None,
+    memory: int = LOTS,
+    new: Callable[[], SequenceState] = kv_state,
+    any_row: bool = True,
+    waiting: int = LOTS,
+    disk: int = LOTS,
+    books: Books | None = None,
+) -> Iterator[Caches]:
+    tier = DiskTier(folder, disk, 1e9, waiting) if folder else None
+    holdings = (books or Books()).holdings
+    caches = open_caches(CHUNK, b"model", new(), holdings, memory, tier, any_row=any_row)
+    if tier:
+        until(lambda: (stats := caches.stats.disk) is not None and stats.is_scanned)
+    try:
+        yield caches
+        caches.check_integrity()
+    finally:
+        caches.close(SOON)
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Wait for the disk's thread. It ends as soon as it holds; only a failure takes its time."""
+    deadline = time.monotonic() + SOON
+    while not holds():
+        assert time.monotonic() < deadline, "the disk never came to it"
+        time.sleep(0.001)
+
+
+def written(caches: Caches) -> None:
+    until(lambda: (stats := caches.stats.disk) is not None and stats.waiting == 0)
+
+
+def park(caches: Caches, tokens: list[int], scope: str = "one") -> bool:
+    return caches.park(caches.prompt(scope, tokens), len(tokens), reading(kv_state, tokens))
+
+
+def found(caches: Caches, tokens: list[int], scope: str = "one") -> tuple[int, str]:
+    there = caches.find(caches.prompt(scope, tokens))
+    return (there.rows, there.source) if there else (0, "none")
+
+
+def load(caches: Caches, tokens: list[int], new: Callable[[], SequenceState] = kv_state) -> int:
+    """Rows loaded into a state full of something else, bit for bit as they were read."""
+    prompt = caches.prompt("one", tokens)
+    there = caches.find(prompt)
+    if there is None:
+        return 0
+    state = reading(new, [99] * 20)
+    rows = caches.load(prompt, there, state)
+    cold = reading(new, tokens[:rows])
+    assert same_rows(state, cold, rows)
+    assert rows == 0 or state.resumable(rows) == rows
+    assert state.can_rewind or rows == 0 or same_state(state, cold, rows)
+    return rows
+
+
+# --- finding ---
+
+
+def test_the_next_turn_finds_all_but_what_is_new() -> None:
+    with opened() as caches:
+        park(caches, A)
+        assert found(caches, [*A, 11, 12]) == (10, "park")
+        assert load(caches, [*A, 11, 12]) == 10
+
+
+def test_an_edited_turn_finds_what_comes_before_the_edit() -> None:
+    with opened() as caches:
+        park(caches, A)
+        assert load(caches, [1, 2, 3, 4, 5, 6, 0, 8, 9]) == 6
+
+
+def test_at_least_one_token_is_left_to_read() -> None:
+    with opened() as caches:
+        park(caches, A)
+        assert [load(caches, A[:rows]) for rows in (10, 9, 8, 5, 1)] == [9, 8, 7, 4, 0]
+
+
+def test_without_row_exact_rows_a_sequence_goes_on_from_the_grid() -> None:
+    with opened(any_row=False) as caches:
+        park(caches, A[:8])
+        assert [load(caches, tokens) for tokens in ([*A, 11], A[:8], [1, 2, 3, 4, 5, 0])] == [8, 4, 4]
+
+
+def test_nothing_crosses_a_scope() -> None:
+    with opened() as caches:
+        park(caches, A)
+        assert found(caches, [*A, 11], scope="two") == (0, "none")
+        park(caches, A, scope="two")
+        caches.give_back(Level.PARK, 1)
+        assert found(caches, [*A, 11], scope="two")[0] + found(caches, [*A, 11])[0] in (18, 20)
+
+
+def test_the_source_is_that_of_the_last_rows() -> None:
+    with opened() as caches:
+        state = reading(kv_state, A)
+        caches.store_head(caches.prompt("one", A), 4, state)
+        assert found(caches, A) == (4, "store")
+        park(caches, A[:8])
+        assert found(caches, [1, 2, 3, 4, 0]) == (4, "park") and found(caches, A) == (8, "park")
+        pin = caches.pin(caches.prompt("one", A), 10, state)
+        assert pin and found(caches, [*A, 11]) == (10, "pin")
+        caches.release(pin)
+        assert found(caches, [*A, 11]) == (8, "park")
+
+
+def test_a_stash_comes_back_and_is_forgotten() -> None:
+    books = Books()
+    with opened(books=books) as caches:
+        state, tokens = reading(kv_state, A), caches.prompt("one", A)
+        hold = caches.stash(tokens, 6, state)
+        assert hold
+        read(state, [9] * 6)
+        assert caches.unstash(hold, state) == 6
+        assert same_rows(state, reading(kv_state, A), 10) and books.budget.cached == 0
+
+
+def test_rows_a_slot_has_already_are_not_loaded_again() -> None:
+    with opened() as caches:
+        park(caches, A)
+        prompt, state = caches.prompt("one", [*A, 11]), reading(kv_state, A[:4])
+        there = caches.find(prompt)
+        assert there
+        restore = caches.restore(prompt, there)
+        restore.begin(state, 4)
+        assert restore.finish() == 10 and restore.loaded == {Source.PARK: 6}
+        assert same_rows(state, reading(kv_state, A), 10)
+
+
+def test_one_piece_is_loaded_at_a_time() -> None:
+    """Between two of them others have their round."""
+    with opened() as caches:
+        park(caches, A)
+        prompt = caches.prompt("one", [*A, 11])
+        there = caches.find(prompt)
+        assert there
+        restore = caches.restore(prompt, there)
+        restore.begin(kv_state())
+        assert [restore.advance() for _ in range(4)] == [False, False, False, True]
+
+
+# --- disk ---
+
+
+def test_a_restarted_appliance_resumes(tmp_path: Path) -> None:
+    with opened(tmp_path) as caches:
+        assert park(caches, A)
+    with opened(tmp_path) as caches:
+        assert found(caches, [*A, 11]) == (10, "disk")
+        assert load(caches, [*A, 11]) == 10
+        assert load(caches, [1, 2, 3, 4, 5, 6, 0, 8]) == 6
+        stats = caches.stats
+        assert stats.restored == {Source.DISK: 16} and (stats.restores, stats.hits) == (2, 2)
+        assert stats.disk and stats.disk.folder.read == 5
+
+
+def test_a_longer_conversation_than_memory_holds_is_spilled(tmp_path: Path) -> None:
+    with opened(tmp_path, memory=100) as caches:
+        assert park(caches, A)
+        written(caches)
+        assert load(caches, [*A, 11]) == 10 and caches.stats.refused == 1
+    with opened(memory=100) as caches:
+        assert not park(caches, A)
+
+
+def test_rows_come_from_memory_as_far_as_it_goes(tmp_path: Path) -> None:
+    with opened(tmp_path) as caches:
+        park(caches, A)
+        written(caches)
+        caches.give_back(Level.PARK, 1)
+        assert found(caches, [*A, 11]) == (10, "disk") and load(caches, [*A, 11]) == 10
+        assert caches.stats.restored == {Source.PARK: 8, Source.DISK: 2}
+
+
+def test_nothing_is_written_twice(tmp_path: Path) -> None:
+    with opened(tmp_path) as caches:
+        state, prompt = reading(kv_state, A), caches.prompt("one", A)
+        for rows in (4, 4, 8, 10, 10):
+            assert caches.write_behind(prompt, rows, state) == 0
+        written(caches)
+        assert caches.write_behind(prompt, 10, state) == 0
+        written(caches)
+        assert caches.stats.disk and caches.stats.disk.folder.written == 3
+
+
+def test_what_the_disk_has_no_time_for_is_dropped_and_may_come_again(tmp_path: Path) -> None:
+    with opened(tmp_path, waiting=kv_state().saved_bytes(4)) as caches:
+        state, prompt = reading(kv_state, A), caches.prompt("one", A)
+        dropped = 0
+        while left := caches.write_behind(prompt, 10, state):
+            assert left in (1, 2)
+            dropped += 1
+            written(caches)
+        written(caches)
+        assert load(caches, [*A, 11]) == 10
+        assert caches.stats.disk and caches.stats.disk.dropped == dropped >= 1
+
+
+def test_a_waiting_request_reads_ahead(tmp_path: Path) -> None:
+    with opened(tmp_path) as caches:
+        park(caches, A)
+    with opened(tmp_path) as caches:
+        prompt = caches.prompt("one", [*A, 11])
+        there = caches.find(prompt)
+        assert there and there.disk_rows == 10
+        restore = caches.restore(prompt, there)
+        until(lambda: (stats := caches.stats.disk) is not None and stats.folder.read == 3)
+        state = kv_state()
+        restore.begin(state)
+        assert [restore.advance() for _ in range(4)] == [False, False, False, True]
+        assert same_rows(state, reading(kv_state, A), 10)
+
+
+def test_a_request_that_leaves_stops_its_reading(tmp_path: Path) -> None:
+    with opened(tmp_path) as caches:
+        park(caches, A)
+    with opened(tmp_path) as caches:
+        prompt = caches.prompt("one", [*A, 11])
+        there = caches.find(prompt)
+        assert there
+        caches.restore(prompt, there).cancel()
+        assert load(caches, [*A, 11]) == 10
+
+
+def path_of(folder: Path, caches: Caches, tokens: list[int], kind: Kind = Kind.ROWS) -> Path:
+    return folder / f"{caches.prompt('one', tokens).key(len(tokens)).hex()}.{kind.name.lower()}"
+
+
+def test_a_corrupt_chunk_costs_what_lies_behind_it(tmp_path: Path) -> None:
+    with opened(tmp_path) as caches:
+        park(caches, A)
+    with opened(tmp_path) as caches:
+        path = path_of(tmp_path, caches, A[:8])
+        data = bytearray(path.read_bytes())
+        data[-1] ^= 1
+        path.write_bytes(data)
+        assert load(caches, [*A, 11]) == 4 and not path.exists()
+        assert caches.stats.disk and caches.stats.disk.folder.corrupt == 1
+        assert park(caches, A)
+        written(caches)
+    with opened(tmp_path) as caches:
+        assert load(caches, [*A, 11]) == 10
+
+
+@pytest.mark.parametrize("gone", [4, 8, 10])
+def test_a_file_that_is_gone_costs_what_lies_behind_it(tmp_path: Path, gone: int) -> None:
+    with opened(tmp_path) as caches:
+        park(caches, A)
+    with opened(tmp_path) as caches:
+        path_of(tmp_path, caches, A[:gone]).unlink()
+        assert load(caches, [*A, 11]) == {4: 0, 8: 4, 10: 8}[gone]
+        assert caches.stats.hits == (gone != 4)
+
+
+def test_a_folder_that_cannot_be_used_is_no_disk_tier(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with opened(tmp_path):
+        holdings = Books().holdings
+        other = open_caches(CHUNK, b"model", kv_state(), holdings, LOTS, DiskTier(tmp_path, 1, 1, 1), any_row=True)
+        assert other.stats.disk is None and "no disk tier" in caplog.text
+        assert park(other, A) and load(other, [*A, 11]) == 10
+
+
+def test_another_model_finds_nothing(tmp_path: Path) -> None:
+    with opened(tmp_path) as caches:
+        park(caches, A)
+    for chunk, fingerprint, new in (
+        (CHUNK, b"other", kv_state),
+        (2, b"model", kv_state),
+        (CHUNK, b"model", hybrid_state),
+    ):
+        tier = DiskTier(tmp_path, LOTS, 1e9, LOTS)
+        caches = open_caches(chunk, fingerprint, new(), Books().holdings, LOTS, tier, any_row=True)
+        until(lambda caches=caches: (stats := caches.stats.disk) is not None and stats.is_scanned)
+        assert found(caches, [*A, 11]) == (0, "none")
+        caches.close(SOON)
+
+
+# --- states that cannot rewind ---
+
+
+def conversation(*ends: int) -> tuple[SequenceState, list[Snapshot]]:
+    """A, read up to these places, with an anchor at each."""
+    state, anchors = hybrid_state(), []
+    for start, end in pairwise([0, *ends]):
+        read(state, A[:end], start)
+        anchors.append(state.snapshot())
+    return state, anchors
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_a_recurrent_sequence_goes_on_where_its_state_was_kept(tmp_path: Path, on_disk: bool) -> None:
+    with opened(
+        tmp_path if on_disk else None, new=hybrid_state, any_row=False, memory=0 if on_disk else LOTS
+    ) as caches:
+        state, anchors = conversation(4, 8, 10)
+        assert caches.park(caches.prompt("one", A), 10, state, [anchors[0], anchors[2]])
+        if on_disk:
+            written(caches)
+        assert load(caches, [*A, 11], hybrid_state) == 10
+        assert load(caches, [*A[:9], 0], hybrid_state) == 4  # rows of 8 are there, a state is not
+        assert load(caches, A, hybrid_state) == 4
+        assert load(caches, A[:4], hybrid_state) == 0
+        assert caches.park(caches.prompt("one", A), 8, state, anchors[:2])
+        if on_disk:
+            written(caches)
+        assert load(caches, [*A[:9], 0], hybrid_state) == 8
+
+
+def test_a_state_on_disk_completes_rows_in_memory(tmp_path: Path) -> None:
+    with opened(tmp_path, new=hybrid_state, any_row=False) as caches:
+        state, anchors = conversation(4, 8)
+        prompt = caches.prompt("one", A)
+        caches.write_behind(prompt, 8, state, anchors)
+        written(caches)
+        caches.store_head(prompt, 8, state)
+        assert found(caches, A) == (8, "store") and load(caches, A, hybrid_state) == 8
+
+
+def test_a_corrupt_state_costs_the_way_to_the_state_before_it(tmp_path: Path) -> None:
+    with opened(tmp_path, new=hybrid_state, any_row=False) as caches:
+        state, anchors = conversation(4, 8)
+        caches.park(caches.prompt("one", A), 8, state, anchors)
+    with opened(tmp_path, new=hybrid_state, any_row=False) as caches:
+        path = path_of(tmp_path, caches, A[:8], Kind.STATE)
+        path.write_bytes(path.read_bytes()[:-1] + b"?")
+        assert load(caches, A, hybrid_state) == 4
+        path_of(tmp_path, caches, A[:4], Kind.STATE).unlink()
+        assert load(caches, A, hybrid_state) == 0
+
+
+# --- whatever comes ---
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_whatever_is_kept_loads_to_the_bits_it_was_read_to(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    tokens = st.lists(st.integers(0, 1), min_size=1, max_size=14)
+    with opened(tmp_path_factory.mktemp("tier"), memory=6 * kv_state().saved_bytes(4), disk=4000) as caches:
+        for _ in range(data.draw(st.integers(1, 12))):
+            sequence = data.draw(tokens)
+            prompt, state = caches.prompt("one", sequence), reading(kv_state, sequence)
+            match data.draw(st.sampled_from(["park", "store", "disk", "give back", "load"])):
+                case "park":
+                    caches.park(prompt, len(sequence), state)
+                case "store":
+                    caches.store_head(prompt, len(sequence), state)
+                case "disk":
+                    caches.write_behind(prompt, len(sequence), state)
+                case "give back":
+                    caches.give_back(data.draw(st.sampled_from(list(Level))), 2000)
+                case "load":
+                    load(caches, [*sequence, 7])
+            caches.check_integrity()
