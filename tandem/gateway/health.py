@@ -9,7 +9,16 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from tandem.contract.messages import ApplianceState, Health, ProgramStatus, ReloadReport, RoleStatus
+from tandem.contract.messages import (
+    ApplianceState,
+    Health,
+    ProgramStatus,
+    ReloadReport,
+    RoleStatus,
+    SideDisk,
+    SlotView,
+    Turn,
+)
 from tandem.contract.plan import Limits, Plan, read_plan
 from tandem.gateway.engine_client import EngineState, EngineStatus
 from tandem.gateway.service import Service
@@ -41,6 +50,32 @@ class MemoryNow(Struct, frozen=True):
     free_blocks: int | None  # bytes in free blocks of 2 MiB and more: what huge and device pages are cut from
 
 
+class AdmissionNow(Struct, frozen=True):
+    """Bytes: what those who run may still take, and what the first in the queue waits for."""
+
+    reserved: int
+    needed: int
+    left: int
+
+
+class ParallelNow(Struct, frozen=True):
+    """How requests share the slots. Counts are of requests, since the engine started."""
+
+    slots: tuple[SlotView, ...]
+    requested: int  # slots
+    max_running: int  # that may run at once now
+    max_running_reason: str
+    peak_running: int  # that ran at once
+    turn: Turn  # who has the device now
+    rounds_by_size: dict[int, int]  # slots that decoded together -> rounds
+    admission: AdmissionNow
+    waits: dict[str, int]  # by what was waited for
+    spill_waits: int  # for slot 0 to bring a conversation back
+    slot0_gave_up: int  # that wanted slot 0 and went to a side slot when it stayed busy
+    yielded: int  # of the appliance's own that gave way to a client
+    side_disk: SideDisk
+
+
 class Summary(Struct, frozen=True, kw_only=True):
     """`/health` for whoever shows no key to an appliance that has keys."""
 
@@ -60,6 +95,7 @@ class WholeState(Summary, frozen=True, kw_only=True):
     started_at: float
     in_flight: int
     engine: Health | None
+    parallel: ParallelNow | None  # with side slots, once the engine has spoken
     limits: Limits
     programs: tuple[ProgramStatus, ...]
     reload: ReloadReport | None
@@ -104,6 +140,7 @@ def whole_state(service: Service, ready: Ready) -> WholeState:
         started_at=service.started_at,
         in_flight=service.in_flight,
         engine=service.engine.health,
+        parallel=parallel_now(service.engine.health),
         limits=service.live.limits,
         programs=state.programs if state is not None else (),
         reload=state.reload if state is not None else None,
@@ -112,6 +149,27 @@ def whole_state(service: Service, ready: Ready) -> WholeState:
         roles=state.roles if state is not None else (),
         ledger_rows_lost=service.ledger.num_lost,
         warnings=warnings_now(service.plan),
+    )
+
+
+def parallel_now(health: Health | None) -> ParallelNow | None:
+    if health is None or health.parallel is None or health.counters is None or len(health.slots) < 2:
+        return None
+    said, counters = health.parallel, health.counters
+    return ParallelNow(
+        slots=health.slots,
+        requested=said.requested,
+        max_running=said.max_running,
+        max_running_reason=said.max_running_reason,
+        peak_running=counters.peak_running,
+        turn=said.turn,
+        rounds_by_size=counters.rounds_by_size,
+        admission=AdmissionNow(health.reserved, said.memory_needed, said.memory_left),
+        waits=said.waits,
+        spill_waits=said.waits.get("spill_wait", 0),
+        slot0_gave_up=said.slot0_gave_up,
+        yielded=said.yielded,
+        side_disk=said.side_disk,
     )
 
 
