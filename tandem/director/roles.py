@@ -11,7 +11,7 @@ from tandem.contract.plan import Plan, Program
 from tandem.director.state import VITAL, Answer, Facts, Note, ProgramState, Record, State, fresh, is_ready
 from tandem.residency import controller
 from tandem.residency.controller import EngineFacts, Rules, Seen
-from tandem.residency.placement import gib
+from tandem.units import format_bytes
 
 _SEEN: Final = {
     ProgramState.STOPPED: Seen.GONE,
@@ -41,7 +41,9 @@ def roles_freed(state: State) -> RolesFreed:
     """What an engine that asked is told once the step has been decided."""
     rules = rules_of(state.plan)
     size = controller.coming_back(state.roles, rules)
-    return RolesFreed(size, f"{gib(size)} GiB of roles are on their way back" if size else "no role may be unloaded")
+    return RolesFreed(
+        size, f"{format_bytes(size)} of roles are on their way back" if size else "no role may be unloaded"
+    )
 
 
 def rules_of(plan: Plan) -> Rules:

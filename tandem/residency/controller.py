@@ -24,8 +24,8 @@ from msgspec.structs import replace
 from tandem.contract.messages import RoleState
 from tandem.contract.plan import Floors, Hysteresis, Placement, RolePlan
 from tandem.residency.journal import Event
-from tandem.residency.placement import gib, may_load
-from tandem.units import format_duration
+from tandem.residency.placement import may_load
+from tandem.units import format_bytes, format_duration
 
 PATIENCE: Final = 1.0  # seconds under the hard floor; an engine looks ten times in it
 SETTLE: Final = 1.0  # seconds from a process's end in which its memory must have come back, or somebody else has it
@@ -158,7 +158,7 @@ def follow(roles: Roles, rules: Rules, facts: Facts, now: float) -> Decision:
         if role.state is not before.state and (told := _TOLD.get((before.state, role.state))):
             seconds = format_duration(round(now - before.since, 1))
             figures = {"claim": plan.claim, "available": facts.available}
-            available = f"{gib(facts.available)} GiB are available"
+            available = f"{format_bytes(facts.available)} are available"
             sentence = f"{told} after {seconds}; {available}" if told in ("loaded", "reloaded") else role.sentence
             events.append(Event(told, sentence, figures, plan.name))
     return Decision(replace(roles, by_name=by_name), events)
@@ -214,7 +214,7 @@ def settle(roles: Roles, rules: Rules, facts: Facts, now: float) -> Decision:
         roles = _with(roles, plan.name, replace(role, leaving=None))
         sentence = (
             f"its memory is back after {format_duration(round(now - leaving.since, 1))}: "
-            f"{gib(leaving.available)} GiB were available, {gib(facts.available)} are"
+            f"{format_bytes(leaving.available)} were available, {format_bytes(facts.available)} are"
         )
         figures = {"claim": plan.claim, "available_before": leaving.available, "available": facts.available}
         events.append(Event("freed", sentence, figures, plan.name))
@@ -353,8 +353,9 @@ def _unload_sentence(
     if role.reloaded is not None and now - role.reloaded < rules.hysteresis.thrash:
         again = f", {format_duration(round(now - role.reloaded))} after it had come back"
     return (
-        f"unloaded for memory{again}: {gib(short)} GiB are short, {gib(facts.available)} are available and its claim "
-        f"is {gib(plan.claim)}; it comes back when there has been room of {gib(room)} for {format_duration(wait)}"
+        f"unloaded for memory{again}: {format_bytes(short)} are short, {format_bytes(facts.available)} are available "
+        f"and its claim is {format_bytes(plan.claim)}; it comes back when there has been room of {format_bytes(room)} "
+        f"for {format_duration(wait)}"
     )
 
 

@@ -306,12 +306,12 @@ def test_an_unload_tells_its_numbers() -> None:
     box.look(asked=0.5)
     (event,) = box.journal
     assert event.sentence == (
-        "unloaded for memory: 0.5 GiB are short, 14 are available and its claim is 3; it comes back when there has "
-        "been room of 11 for 60 s"
+        "unloaded for memory: 512.0 MiB are short, 14.0 GiB are available and its claim is 3.0 GiB; it comes back "
+        "when there has been room of 11.0 GiB for 60 s"
     )
     assert event.figures == {"claim": 3 * GIB, "short": GIB // 2, "available": 14 * GIB, "wait_seconds": 60}
     box.run(3)
-    assert box.journal[-1].sentence.endswith("14 GiB were available, 17 are")
+    assert box.journal[-1].sentence.endswith("14.0 GiB were available, 17.0 GiB are")
 
 
 # --- coming back ------------------------------------------------------------------------------------------------
