@@ -13,10 +13,12 @@ from typing import Final, TypeAlias
 from msgspec import Struct
 
 from tandem.conductor.blocks import Blocks
+from tandem.conductor.status import Doing, Line, StatusLines
 from tandem.contract.messages import (
     Cancel,
     Finished,
     FinishReason,
+    Narrated,
     Progress,
     Reasoning,
     RefusalCode,
@@ -30,7 +32,7 @@ from tandem.gateway.errors import REFUSALS, ApiError, engine_restarted, from_ref
 from tandem.gateway.inbox import Happening, Signal
 from tandem.gateway.logprobs import Shown
 from tandem.text.answer import Answer
-from tandem.text.pieces import AnswerPart, CallBegun
+from tandem.text.pieces import AnswerPart, CallBegun, Text, Thought
 
 
 class Begun(Struct, frozen=True):
@@ -61,20 +63,13 @@ class Said(Struct, frozen=True):
     sentence: str
 
 
-class Noted(Struct, frozen=True):
-    """What goes on before the answer begins, as a status that programs show; `done` when it is over."""
-
-    sentence: str
-    done: bool
-
-
 class Failed(Struct, frozen=True):
     """The request ends here, for all its choices."""
 
     error: ApiError
 
 
-Output: TypeAlias = Begun | Piece | Ended | Said | Noted | Failed | Cancel
+Output: TypeAlias = Begun | Piece | Ended | Said | Line | Failed | Cancel
 
 
 class Stage(Enum):
@@ -85,6 +80,12 @@ class Stage(Enum):
 
 
 _OPEN: Final = frozenset({Stage.WAITING, Stage.WRITING})
+_DOING: Final = {
+    RequestState.QUEUED: Doing.QUEUED,
+    RequestState.WAITING_MEMORY: Doing.WAITING_MEMORY,
+    RequestState.READING: Doing.READING,
+}
+HEARD: Final = 240  # characters of thinking that the narrator may hear
 
 
 class Choice:
@@ -102,6 +103,7 @@ class Choice:
         self._scored: list[tuple[int, TokenScore]] = []
         self._num_shown = 0
         self.has_calls = False
+        self.heard = ""  # the end of what it thought
 
     @property
     def num_thinking(self) -> int:
@@ -135,13 +137,14 @@ class Choice:
 class Call:
     """`is_over` when the client has been told everything; `is_settled` when the engine has, too."""
 
-    def __init__(self, choices: Sequence[Choice]) -> None:
+    def __init__(self, choices: Sequence[Choice], shows_status: bool = False) -> None:
+        """`shows_status`: lines about what goes on are among the outputs."""
         self.choices = tuple(choices)
+        self.status = StatusLines(shows_status)
         self.progress: Progress | None = None
         self.error: ApiError | None = None
         self.client_left = False
         self.waited_for_memory = False
-        self._noted = False  # a status is shown
         self.first_token_at: float | None = None
         self._by_id = {choice.id: choice for choice in choices}
 
@@ -159,11 +162,18 @@ class Call:
         return all(choice.stage is Stage.SETTLED for choice in self.choices)
 
     def apply(self, happening: Happening, now: float) -> list[Output]:
+        outputs = self._apply(happening, now)
+        held = None if self.is_over else self.status.pending(now)
+        return outputs if held is None else [*outputs, held]
+
+    def _apply(self, happening: Happening, now: float) -> list[Output]:
         match happening:
             case Tokens():
                 return self._tokens(self._by_id[happening.id], happening, now)
             case Progress():
-                return self._progress(happening)
+                return self._progress(happening, now)
+            case Narrated():
+                return [] if self.is_over else _listed(self.status.narrate(happening.line, now))
             case Started():
                 return self._started(self._by_id[happening.id], happening)
             case Finished():
@@ -189,32 +199,47 @@ class Call:
         if choice.stage not in _OPEN or self._is_told:
             return []
         choice.stage = Stage.WRITING
-        outputs = choice.push(tokens)
+        outputs = self._with_status(choice, choice.push(tokens), now)
         if self.first_token_at is None:
             self.first_token_at = now
         return outputs + self._cut(choice, FinishReason.STOP) if choice.answer.is_stopped else outputs
 
-    def _progress(self, progress: Progress) -> list[Output]:
+    def _progress(self, progress: Progress, now: float) -> list[Output]:
         """Why a request waits is told at once, and about memory each time the engine says so again; how far it has
-        read, only when a silence asks for it."""
+        read, only as a status and when a silence asks for it."""
         before, self.progress = self.progress, progress
-        if progress.state is RequestState.WAITING_MEMORY:
-            self.waited_for_memory = True
-            if self.is_over:
-                return []
-            self._noted = True
-            return [Said(progress.sentence), Noted(progress.sentence, done=False)]
         changed = before is None or before.state is not progress.state
-        is_queued = progress.state is RequestState.QUEUED
-        return [Said(self._sentence())] if changed and is_queued and not self.is_over else []
+        is_for_memory = progress.state is RequestState.WAITING_MEMORY
+        self.waited_for_memory |= is_for_memory
+        if self.is_over:
+            return []
+        doing = _DOING.get(progress.state)
+        line = self.status.tell(doing, progress.sentence, now) if doing is not None else None
+        is_said = is_for_memory or (changed and progress.state is RequestState.QUEUED)
+        return [*([Said(progress.sentence)] if is_said else []), *_listed(line)]
+
+    def _with_status(self, choice: Choice, outputs: list[Output], now: float) -> list[Output]:
+        """What is written is told as well, but for the answer's text: where that begins, there is nothing to tell."""
+        told: list[Output] = []
+        for output in outputs:
+            line = None
+            match output:
+                case Piece(part=Thought(text=text)):
+                    choice.heard = (choice.heard + text)[-HEARD:]
+                    line = self.status.tell(Doing.THINKING, "Thinking", now)
+                case Piece(part=CallBegun(name=name)):
+                    line = self.status.tell(Doing.CALLING, f"Writing a tool call: {name}", now)
+                case Piece(part=Text()):
+                    line = self.status.end()
+            told += [*_listed(line), output]
+        return told
 
     def _started(self, choice: Choice, started: Started) -> list[Output]:
         choice.started = started
         if choice.stage not in _OPEN or self._is_told:
             return []
         choice.stage = Stage.WRITING
-        noted, self._noted = self._noted, False
-        return [*([Noted("Memory is free again", done=True)] if noted else []), Begun(choice.index)]
+        return [Begun(choice.index)]
 
     def _finished(self, choice: Choice, finished: Finished) -> list[Output]:
         stage, choice.stage, choice.finished = choice.stage, Stage.SETTLED, finished
@@ -222,7 +247,7 @@ class Call:
             return []
         if finished.reason is FinishReason.CANCELLED:
             return self._fail(ApiError(500, "engine_error", "the engine gave this request up", source="engine"))
-        return choice.finish(finished.reason)
+        return self._ended(choice, finished.reason)
 
     def _refused(self, choice: Choice, refused: Refused) -> list[Output]:
         stage, choice.stage = choice.stage, Stage.SETTLED
@@ -262,11 +287,14 @@ class Call:
 
     def _cut(self, choice: Choice, reason: FinishReason) -> list[Output]:
         choice.stage = Stage.CUT
-        return [*choice.finish(reason), Cancel(choice.id)]
+        return [*self._ended(choice, reason), Cancel(choice.id)]
+
+    def _ended(self, choice: Choice, reason: FinishReason) -> list[Output]:
+        return [*_listed(self.status.end()), *choice.finish(reason)]
 
     def _fail(self, error: ApiError) -> list[Output]:
         self.error = error
-        return [Failed(error), *self._cancels()]
+        return [*_listed(self.status.end("It ended with an error")), Failed(error), *self._cancels()]
 
     def _cancels(self) -> list[Output]:
         return [Cancel(choice.id) for choice in self.choices if choice.stage in _OPEN]
@@ -278,3 +306,7 @@ class Call:
 
     def _sentence(self) -> str:
         return self.progress.sentence if self.progress is not None else "waiting for the engine"
+
+
+def _listed(line: Line | None) -> list[Output]:
+    return [line] if line is not None else []

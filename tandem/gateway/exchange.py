@@ -8,19 +8,22 @@ from uuid import uuid4
 
 from litestar.types import Receive, Scope, Send
 
+from tandem.conductor.status import Line
 from tandem.contract.messages import FinishReason
 from tandem.gateway import sse
 from tandem.gateway.accounting import Account, remarks_of, timings_of, usage_of
 from tandem.gateway.asgi import ClientLeft, caller_of, client_of, name_list, read_body, respond
-from tandem.gateway.call import Begun, Call, Choice, Ended, Failed, Noted, Output, Piece, Said
+from tandem.gateway.call import Begun, Call, Choice, Ended, Failed, Output, Piece, Said
 from tandem.gateway.dialect import Chunks, Dialect, Ending, Gathered, Identity, Wanted
 from tandem.gateway.errors import ApiError
 from tandem.gateway.hints import Hints, hints_of
 from tandem.gateway.job import Job, make_job
+from tandem.gateway.narration import narrate
 from tandem.gateway.openai import ChatRequest, Generation
 from tandem.gateway.reading import read
 from tandem.gateway.running import RunningCall
 from tandem.gateway.service import Service
+from tandem.gateway.shaping import last_task, without_status
 from tandem.text.tokenizer import Tokenizer
 
 
@@ -34,6 +37,7 @@ class Exchange(Generic[Wanted]):
         self._identity = Identity(f"{dialect.prefix}{uuid4().hex}", int(time.time()), service.plan.gateway.model)
         self._account = Account(self._identity.id, dialect.route, time.time(), time.monotonic())
         self._headers: list[tuple[bytes, bytes]] = []
+        self._task = ""  # what the user wants, where a narrator may tell of it
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._account.caller, self._account.client = caller_of(scope), client_of(scope)
@@ -73,16 +77,27 @@ class Exchange(Generic[Wanted]):
 
     async def _run(self, wanted: Wanted, job: Job, is_streamed: bool, receive: Receive, send: Send) -> None:
         service, limits = self._service, self._live.limits
-        async with RunningCall(job, service.engine, service.prompts.tokenizer, limits, is_streamed) as running:
+        shows_status = is_streamed and self._live.api.status
+        async with RunningCall(
+            job, service.engine, service.prompts.tokenizer, limits, is_streamed, shows_status
+        ) as running:
             self._account.call, self._account.job = running.call, job
             running.watch(receive)
+            if shows_status and self._task and service.roles.loaded("narrator"):
+                running.narrate(narrate(service.roles, running.call, self._identity.id, self._task, running.tell))
             answer = self._stream if is_streamed else self._answer
             await answer(running, wanted, job, send)
             await running.settle()
 
     async def _conduct(self, generation: Generation, hints: Hints) -> Generation:
         """A conversation as the conductor wants it served. A task beside one is served as it is."""
-        if not self._live.conductor or hints.is_task or not isinstance(generation, ChatRequest):
+        if not isinstance(generation, ChatRequest):
+            return generation
+        generation = without_status(generation)
+        if hints.is_task:
+            return generation
+        self._task = last_task(generation)
+        if not self._live.conductor:
             return generation
         shaped, self._account.decision = await self._service.conductor.conduct(
             generation, self._identity.id, self._account.caller.scope, self._live.conducting
@@ -157,7 +172,7 @@ def render(output: Output, chunks: Chunks, call: Call, job: Job) -> bytes:
             return chunks.end(output.index, ending_of(call.choices[output.index], job))
         case Said():
             return chunks.said(output.sentence)
-        case Noted():
+        case Line():
             return chunks.status(output.sentence, output.done)
         case Failed():
             return chunks.failed(output.error)

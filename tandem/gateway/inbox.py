@@ -7,7 +7,7 @@ from collections.abc import Callable
 from enum import Enum, auto
 from typing import Final, TypeAlias
 
-from tandem.contract.messages import Finished, Progress, Refused, Started, Tokens
+from tandem.contract.messages import Finished, Narrated, Progress, Refused, Started, Tokens
 
 MAX_BEHIND: Final = 4096  # happenings a client may be behind before its request is given up
 
@@ -25,7 +25,7 @@ class Signal(Enum):
 
 
 EngineEvent: TypeAlias = Progress | Started | Tokens | Finished | Refused
-Happening: TypeAlias = EngineEvent | Signal
+Happening: TypeAlias = EngineEvent | Narrated | Signal
 
 
 class Inbox:

@@ -57,6 +57,9 @@ class RoleClient:
         return answer
 
     async def narrate(self, ask: Narrate) -> Narrated | Undecided:
+        """One line at a time: who comes meanwhile has a line of our own."""
+        if any(self._asking[name] for name in self.loaded("narrator")):
+            return Undecided(ask.id, RoleRefusal.BUSY, "the narrator writes another line")
         answer = await self._ask_any("narrator", ask, ask.within)
         assert isinstance(answer, Narrated | Undecided)
         return answer

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Coroutine
 from types import TracebackType
 from typing import Final, Self
 
 from litestar.types import Receive
 
-from tandem.contract.messages import Cancel
+from tandem.contract.messages import Cancel, Narrated
 from tandem.contract.plan import Limits
 from tandem.gateway.call import Call, Choice, Output
 from tandem.gateway.engine_client import EngineAway, EngineClient
@@ -29,12 +30,21 @@ class RunningCall:
     waits, while its prompt is read, and when nothing is streamed.
     """
 
-    def __init__(self, job: Job, engine: EngineClient, tokenizer: Tokenizer, limits: Limits, is_streamed: bool) -> None:
+    def __init__(
+        self,
+        job: Job,
+        engine: EngineClient,
+        tokenizer: Tokenizer,
+        limits: Limits,
+        is_streamed: bool,
+        shows_status: bool = False,
+    ) -> None:
         self.call = Call(
             [
                 Choice(n, request.id, Answer(tokenizer, job.stops, reading), request.reasoning)
                 for n, (request, reading) in enumerate(zip(job.requests, job.readings, strict=True))
-            ]
+            ],
+            shows_status,
         )
         self._job = job
         self._engine = engine
@@ -45,6 +55,7 @@ class RunningCall:
         self._sent_at = self._loop.time()
         self._timers: dict[Signal, asyncio.TimerHandle] = {}
         self._watcher: asyncio.Task[None] | None = None
+        self._narration: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         """Raises `ApiError` when the engine is not there."""
@@ -64,14 +75,23 @@ class RunningCall:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._watcher is not None:
-            self._watcher.cancel()
+        for task in (self._watcher, self._narration):
+            if task is not None:
+                task.cancel()
         for timer in self._timers.values():
             timer.cancel()
         self._give_up()
 
     def watch(self, receive: Receive) -> None:
         self._watcher = asyncio.create_task(self._watch(receive))
+
+    def narrate(self, narration: Coroutine[None, None, None]) -> None:
+        """Runs beside the call until it ends, or the call does."""
+        self._narration = asyncio.create_task(narration)
+
+    def tell(self, line: Narrated) -> None:
+        """The narrator's word."""
+        self._inbox.put(line)
 
     async def outputs(self) -> list[Output]:
         """What follows from what has happened since the last time; waits for something. Empty: the client left."""

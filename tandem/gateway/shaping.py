@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from tandem.conductor.conductor import Decision
+from tandem.conductor.status import MARK, without_lines
 from tandem.gateway.conversation import Message, Part
 from tandem.gateway.openai import ChatRequest
 
@@ -17,6 +18,22 @@ def plain_text(message: Message) -> str:
     if isinstance(message.content, list):
         return "\n".join(part.text for part in message.content if part.text)
     return message.content or ""
+
+
+def last_task(request: ChatRequest) -> str:
+    """What the user wants now."""
+    return next((plain_text(message) for message in reversed(request.messages) if message.role == "user"), "")
+
+
+def without_status(request: ChatRequest) -> ChatRequest:
+    """Status lines of ours that a client took for a part of an answer go no further."""
+    messages = [
+        msgspec.structs.replace(message, content=without_lines(message.content))
+        if message.role == "assistant" and isinstance(message.content, str) and message.content.startswith(MARK)
+        else message
+        for message in request.messages
+    ]
+    return msgspec.structs.replace(request, messages=messages) if messages != request.messages else request
 
 
 def shaped(request: ChatRequest, decision: Decision | None, notes: Mapping[int, str]) -> ChatRequest:

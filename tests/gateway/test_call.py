@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from tandem.conductor.status import MARK, OVER, Line
 from tandem.contract.messages import (
     Cancel,
     Finished,
     FinishReason,
+    Narrated,
     Progress,
     Reasoning,
     RefusalCode,
@@ -16,7 +18,7 @@ from tandem.contract.messages import (
     Started,
     Tokens,
 )
-from tandem.gateway.call import Begun, Call, Choice, Ended, Failed, Noted, Output, Piece, Said
+from tandem.gateway.call import Begun, Call, Choice, Ended, Failed, Output, Piece, Said
 from tandem.gateway.inbox import Happening, Signal
 from tandem.text.answer import Answer
 from tandem.text.pieces import Text
@@ -26,9 +28,11 @@ HELLO = "Hello there, world"
 
 
 class Hand:
-    def __init__(self, tokenizer: Tokenizer, stops: tuple[str, ...] = (), choices: int = 1) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, stops: tuple[str, ...] = (), choices: int = 1, shows_status: bool = False
+    ) -> None:
         self.tokens = tokenizer.encode(HELLO)
-        self.call = Call([Choice(n, f"r.{n}", Answer(tokenizer, stops)) for n in range(choices)])
+        self.call = Call([Choice(n, f"r.{n}", Answer(tokenizer, stops)) for n in range(choices)], shows_status)
 
     def deliver(self, *happenings: Happening, now: float = 0.0) -> list[Output]:
         return [output for happening in happenings for output in self.call.apply(happening, now)]
@@ -128,17 +132,46 @@ def test_why_a_request_waits_is_told_when_it_changes_and_at_every_silence(hand: 
     memory = Progress("r.0", RequestState.WAITING_MEMORY, 0, 0, "waiting: memory is almost full")
     reading = Progress("r.0", RequestState.READING, 512, 4096, "read 512 of 4096")
     assert hand.deliver(queued, queued) == [Said("2 requests are ahead")]
-    assert hand.deliver(memory) == [Said(memory.sentence), Noted(memory.sentence, done=False)]
-    assert hand.deliver(memory) == [Said(memory.sentence), Noted(memory.sentence, done=False)]  # the engine's reminder
+    assert hand.deliver(memory) == [Said(memory.sentence)]
+    assert hand.deliver(memory) == [Said(memory.sentence)]  # the engine's reminder
     assert hand.deliver(reading) == []
     assert hand.deliver(Signal.SILENCE) == [Said("read 512 of 4096")]
 
 
-def test_the_status_of_a_wait_for_memory_ends_when_the_answer_begins(tokenizer: Tokenizer) -> None:
-    hand = Hand(tokenizer)
-    hand.deliver(Progress("r.0", RequestState.WAITING_MEMORY, 0, 0, "waiting: memory is almost full"))
-    assert hand.deliver(started()) == [Noted("Memory is free again", done=True), Begun(0)]
+def shown(sentence: str, done: bool = False) -> Line:
+    return Line(MARK + sentence, done)
+
+
+def test_what_goes_on_is_a_status_line_until_the_answer_begins(tokenizer: Tokenizer) -> None:
+    hand = Hand(tokenizer, shows_status=True)
+    memory = Progress("r.0", RequestState.WAITING_MEMORY, 0, 0, "waiting: memory is almost full")
+    assert hand.deliver(memory) == [Said(memory.sentence), shown(memory.sentence)]
+    assert hand.deliver(memory, now=15.0) == [Said(memory.sentence)], "it is seen already"
     assert hand.call.waited_for_memory
+    assert hand.deliver(started(), now=20.0) == [Begun(0)]
+    reading = [Progress("r.0", RequestState.READING, n, 900, f"Reading: {n} of 900") for n in (0, 256, 512)]
+    assert hand.deliver(reading[0], now=20.0) == []
+    assert hand.deliver(reading[1], now=21.0) == [shown("Reading: 256 of 900")]
+    assert hand.deliver(reading[2], now=21.5) == []
+    assert hand.deliver(Narrated("r.0", "Looking at the parser."), now=22.5) == [shown("Looking at the parser.")]
+    outputs = hand.deliver(Tokens("r.0", tuple(hand.tokens)), now=23.0)
+    assert outputs == [shown(OVER, done=True), Piece(0, Text(HELLO))]
+    assert hand.deliver(Narrated("r.0", "Too late."), now=30.0) == []
+
+
+def test_a_line_held_back_comes_with_the_next_thing_that_happens(tokenizer: Tokenizer) -> None:
+    hand = Hand(tokenizer, shows_status=True)
+    hand.deliver(Progress("r.0", RequestState.QUEUED, 2, 0, "2 requests are ahead"))
+    assert hand.deliver(Progress("r.0", RequestState.QUEUED, 1, 0, "1 request is ahead"), now=0.4) == []
+    said = Said("1 request is ahead")
+    assert hand.deliver(Signal.SILENCE, now=5.0) == [said, shown("1 request is ahead")]
+
+
+def test_a_failure_ends_the_status_too(tokenizer: Tokenizer) -> None:
+    hand = Hand(tokenizer, shows_status=True)
+    hand.deliver(Progress("r.0", RequestState.QUEUED, 2, 0, "2 requests are ahead"))
+    line, failed = hand.deliver(Signal.ENGINE_LOST, now=9.0)
+    assert isinstance(line, Line) and line.done and isinstance(failed, Failed)
 
 
 def test_who_waits_for_memory_too_long_hears_that(tokenizer: Tokenizer) -> None:

@@ -90,7 +90,7 @@ async def test_thinking_then_text_then_calls_streamed_or_not(start: Start) -> No
         kind
         for chunk in chunks
         for kind in ("reasoning_content", "content", "tool_calls")
-        if chunk["choices"][0]["delta"].get(kind)
+        if chunk["choices"] and chunk["choices"][0]["delta"].get(kind)
     ]
     assert kinds == sorted(kinds, key=["reasoning_content", "content", "tool_calls"].index)
 
