@@ -1,8 +1,9 @@
-"""`python -m bench.kv_pool WEIGHTS`: what the KV pool costs a prompt and an answer, and what one commit costs.
+"""`python -m bench.kv_pool`: what rows take with the KV pool and without, and what the pool costs in speed.
 
-Three states of one model do the same work in turns, pass by pass: rows in ordinary tensors, rows in the pool, and
-ordinary tensors again, whose distance from the first is the noise of this machine. Commits stand inside the timed
-passes, as in the engine; before each prompt the pool has given every page back, while ordinary rows keep theirs.
+First an engine's process with the pool, then one without it: `bench.kv_memory`. Then the speed, in this process. Three
+states of one model do the same work in turns, pass by pass: rows in ordinary tensors, rows in the pool, and ordinary
+tensors again, whose distance from the first is the noise of this machine. Commits stand inside the timed passes, as in
+the engine; before each prompt the pool has given every page back, while ordinary rows keep theirs.
 """
 
 from __future__ import annotations
@@ -10,20 +11,21 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean, median, quantiles
 
 import torch
 
+from bench.kv_memory import measure_memory, memory_table, page_a_tensor, plan_of, strays
 from bench.machine import facts
 from tandem.memory.host_pages import HostPages
 from tandem.memory.kvpool import KVPool, SlotRows
 from tandem.model import Block, Model, SequenceState, Wants, load
-
-MARGIN = 256  # rows; the documents' default
+from tandem.units import MIB
 
 
 @dataclass(slots=True)
@@ -60,10 +62,10 @@ class Side:
             self.give_backs.append((time.perf_counter() - began, freed))
 
 
-def measure(model: Model, prompt: int, answer: int, chunk: int, repetitions: int) -> list[Side]:
+def measure(model: Model, prompt: int, answer: int, chunk: int, margin: int, repetitions: int) -> list[Side]:
     """Prompts of `prompt` rows and answers of `answer`, all sides in step. The first repetition only warms up."""
     window = prompt + answer
-    memory = KVPool(HostPages(), MARGIN).slot()
+    memory = KVPool(HostPages(), margin).slot()
     sides = [
         Side("off", model.new_state(window)),
         Side("on", model.new_state(window, memory.allocate), memory),
@@ -99,53 +101,72 @@ def progress(line: str) -> None:
         sys.stderr.flush()
 
 
-def describe(sides: Sequence[Side], rows_a_pass: dict[str, float]) -> dict[str, object]:
+def describe(sides: Sequence[Side], rows_a_pass: dict[str, float]) -> dict[str, dict[str, float]]:
     """Speeds in rows a second from the median pass, ratios from medians of the sides' passes of the same moment."""
     off, on, again = sides
-    found: dict[str, object] = {}
+    found: dict[str, dict[str, float]] = {}
     for phase, rows in rows_a_pass.items():
-        times = {side.name: getattr(side, phase) for side in sides}
-        found[phase] = {
-            "rows_a_second": {name: rows / median(each) for name, each in times.items()},
-            "on_to_off": median(a / b for a, b in zip(times[off.name], times[on.name], strict=True)),
-            "off_to_off": median(a / b for a, b in zip(times[off.name], times[again.name], strict=True)),
+        times: dict[str, list[float]] = {side.name: getattr(side, phase) for side in sides}
+        found[phase] = {f"{name}, rows a second": rows / median(each) for name, each in times.items()} | {
+            "on to off": median(a / b for a, b in zip(times[off.name], times[on.name], strict=True)),
+            "off to off": median(a / b for a, b in zip(times[off.name], times[again.name], strict=True)),
         }
     seconds, sizes = zip(*on.taking, strict=True)
     backs, freed = zip(*on.give_backs, strict=True)
     percentiles = quantiles(on.commits, n=100)
-    found["commit"] = {
+    found["commits"] = {
         "rounds": len(on.rounds),
-        "rounds_that_took_pages": on.taking_rounds,
-        "p50_us_a_round": percentiles[49] * 1e6,
-        "p99_us_a_round": percentiles[98] * 1e6,
-        "took_pages": len(on.taking),
-        "taking_ms": fmean(seconds) * 1e3,
-        "us_a_mib": sum(seconds) / sum(sizes) * (1 << 20) * 1e6,
-        "give_back_us_a_mib": sum(backs) / sum(freed) * (1 << 20) * 1e6,
+        "rounds that took pages": on.taking_rounds,
+        "us a round, median": percentiles[49] * 1e6,
+        "us a round, p99": percentiles[98] * 1e6,
+        "ms a commit that took pages": fmean(seconds) * 1e3,
+        "us a MiB taken": sum(seconds) / sum(sizes) * MIB * 1e6,
+        "us a MiB given back": sum(backs) / sum(freed) * MIB * 1e6,
     }
     return found
 
 
+def speed_table(found: dict[str, dict[str, float]]) -> str:
+    names = {"chunks": "prompt", "rounds": "answer", "commits": "commits"}
+    lines = []
+    for phase, figures in found.items():
+        words = (f"{name} {value:,.0f}" if value >= 100 else f"{name} {value:.3g}" for name, value in figures.items())
+        lines.append(f"{names[phase]:8} {'; '.join(words)}")
+    return "\n".join(lines)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.kv_pool", description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("weights", type=Path)
-    parser.add_argument("--compute", default="bfloat16")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="as for `tandem up`")
     parser.add_argument("--prompt", type=int, default=1536)
     parser.add_argument("--answer", type=int, default=128)
-    parser.add_argument("--chunk", type=int, default=256)
     parser.add_argument("--repetitions", type=int, default=4)
-    parser.add_argument("--out", type=Path, help="also written there, as JSON")
+    parser.add_argument("--only", choices=("memory", "speed"))
+    parser.add_argument("--out", type=Path, help="the record, as JSON")
     options = parser.parse_args()
-    model = load(options.weights, options.compute, options.threads)
-    sides = measure(model, options.prompt, options.answer, options.chunk, options.repetitions)
-    found = describe(sides, {"chunks": min(options.chunk, options.prompt), "rounds": 1})
-    record = {"machine": facts(), "settings": {k: str(v) for k, v in vars(options).items()}, **found}
-    text = json.dumps(record, indent=1)
-    print(text)
+    record: dict[str, object] = {"machine": facts(), "settings": {k: str(v) for k, v in vars(options).items()}}
+    with tempfile.TemporaryDirectory() as folder:
+        plan = plan_of(Path(folder), True, options.set)
+    astray: list[str] = []
+    if options.only != "speed":
+        on, off = (measure_memory(pool, options.set) for pool in (True, False))
+        astray = strays(on, page_a_tensor(plan))
+        record["memory"] = {"on": [asdict(each) for each in on], "off": [asdict(each) for each in off]}
+        print(memory_table(on, off))
+        print(
+            f"at rest, RSS is not what is committed: {', '.join(astray)}"
+            if astray
+            else "at rest, RSS is what is committed"
+        )
+    if options.only != "memory":
+        engine = plan.engine
+        model = load(Path(engine.weights), engine.compute, engine.threads)
+        sides = measure(model, options.prompt, options.answer, engine.chunk, engine.kv_margin_rows, options.repetitions)
+        record["speed"] = found = describe(sides, {"chunks": min(engine.chunk, options.prompt), "rounds": 1})
+        print(speed_table(found))
     if options.out:
-        options.out.write_text(text + "\n")
-    return 0
+        options.out.write_text(json.dumps(record, indent=1) + "\n")
+    return 1 if astray else 0
 
 
 if __name__ == "__main__":
