@@ -107,7 +107,7 @@ class ChatChunks:
         return sse.comment(sentence)
 
     def status(self, sentence: str, done: bool) -> bytes:
-        return self._head + status_tail(sentence, done)
+        return self._head + b'{"index":0,"delta":{},"finish_reason":null}]' + status_tail(sentence, done)
 
     def begin(self, index: int, usage: Usage) -> bytes:
         return self._delta(index, b'{"role":"assistant","content":""}')

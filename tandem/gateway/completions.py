@@ -92,7 +92,7 @@ class CompletionChunks:
         return sse.comment(sentence)
 
     def status(self, sentence: str, done: bool) -> bytes:
-        return self._head + status_tail(sentence, done)
+        return self._head + b'{"index":0,"text":"","finish_reason":null}]' + status_tail(sentence, done)
 
     def begin(self, index: int, usage: Usage) -> bytes:
         return b""

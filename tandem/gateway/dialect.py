@@ -164,15 +164,15 @@ class StatusData(Struct, frozen=True):
 
 
 class StatusEvent(Struct, frozen=True):
-    """An event in a chunk without choices: front ends that know it show it, other clients skip it."""
+    """An event in a chunk whose choice adds nothing: front ends that know it show it, other clients skip it."""
 
     data: StatusData
     type: str = "status"
 
 
 def status_tail(sentence: str, done: bool) -> bytes:
-    """The end of a chunk whose list of choices is still open, and empty."""
-    return b'],"event":%b}\n\n' % msgspec.json.encode(StatusEvent(StatusData(sentence, done)))
+    """The end of a chunk behind its choices. It has one, because programs look at the first of every chunk."""
+    return b',"event":%b}\n\n' % msgspec.json.encode(StatusEvent(StatusData(sentence, done)))
 
 
 def finish_word(ending: Ending) -> FinishWord:
