@@ -17,7 +17,9 @@ from tandem.text.tools import Tool
 MOST_AT_ONCE: Final = 8  # calls: a small model would otherwise go on for ever
 
 _PARAM: Final = "tools"
-_PLACE: Final = re.compile(_PARAM + r"\.(?:anyOf\.(?P<index>\d+)\.)?properties\.arguments(?P<rest>\..*)?")
+_PLACE: Final = re.compile(
+    _PARAM + r"(?:\[(?P<named>\d+)\]|\.anyOf\.(?P<any>\d+))\.properties\.arguments(?P<rest>\..*)?"
+)
 _NAMED: Final = ("properties", "$defs", "definitions", "patternProperties", "dependentSchemas")
 _LISTED: Final = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
 _SINGLE: Final = ("items", "additionalProperties", "contains", "propertyNames", "not", "if", "then", "else")
@@ -33,12 +35,12 @@ def call_grammar(tools: Sequence[Tool], name: str | None = None, most_calls: int
     A strict tool's schema is kept word for word, another one's shape: types, names and what is required, so that
     what its author wrote for people to read refuses nobody. Raises `ValueError` when there is no such tool.
     """
-    offered = [tool for tool in tools if name is None or tool.name == name]
-    if not offered:
-        raise ValueError(f"no tool is called `{name}`")
     if name is not None:
-        return _grammar(_call(offered[0], "#"))
-    calls = [_call(tool, f"#/anyOf/{n}") for n, tool in enumerate(offered)]
+        index = next((n for n, tool in enumerate(tools) if tool.name == name), None)
+        if index is None:
+            raise ValueError(f"no tool is called `{name}`")
+        return _grammar(_call(tools[index], "#"), f"{_PARAM}[{index}]")
+    calls = [_call(tool, f"#/anyOf/{n}") for n, tool in enumerate(tools)]
     if most_calls == 1:
         return _grammar({"anyOf": calls})
     one = {"anyOf": [{"$ref": f"#/anyOf/{n}"} for n in range(len(calls))]}
@@ -46,17 +48,16 @@ def call_grammar(tools: Sequence[Tool], name: str | None = None, most_calls: int
     return _grammar({"anyOf": [*calls, several]})
 
 
-def place_of(param: str, tools: Sequence[Tool], name: str | None = None) -> str:
-    """A place in a `call_grammar` of the same tools, as the place in the client's request that it came from."""
+def place_of(param: str) -> str:
+    """A place in a `call_grammar`, as the place in the client's request that it came from."""
     found = _PLACE.fullmatch(param)
     if found is None:
         return param
-    index = int(found["index"] or next((n for n, tool in enumerate(tools) if tool.name == name), 0))
-    return f"{_PARAM}[{index}].function.parameters{found['rest']}"
+    return f"{_PARAM}[{found['named'] or found['any']}].function.parameters{found['rest'] or ''}"
 
 
-def _grammar(schema: Mapping[str, Any]) -> Grammar:
-    return Grammar(GrammarKind.JSON_SCHEMA, json.dumps(schema, ensure_ascii=False), _PARAM)
+def _grammar(schema: Mapping[str, Any], param: str = _PARAM) -> Grammar:
+    return Grammar(GrammarKind.JSON_SCHEMA, json.dumps(schema, ensure_ascii=False), param)
 
 
 def _call(tool: Tool, place: str) -> dict[str, Any]:

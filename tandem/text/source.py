@@ -21,17 +21,17 @@ class Source:
 
     def __init__(self) -> None:
         self._text = ""
-        self.settled = 0  # nobody goes back behind this place; `_text` begins here
+        self._start = 0  # where `_text` begins
+        self.settled = 0  # nobody goes back behind this place
         self.at = 0  # the next character to read
         self.is_whole = False  # nothing more comes
 
     def feed(self, text: str) -> None:
-        self._text += text
+        self._text, self._start = self._text[self.settled - self._start :] + text, self.settled
 
     def settle(self, held: int = 0) -> None:
         """What was read is done with, but for the last `held` characters."""
-        place = self.at - held
-        self._text, self.settled = self._text[place - self.settled :], place
+        self.settled = self.at - held
 
     def ends_in(self, word: str) -> bool:
         """Whether the text ends before it could be told that `word` stands next."""
@@ -40,23 +40,23 @@ class Source:
     @property
     def rest(self) -> str:
         """What has come and is not read."""
-        return self._text[self.at - self.settled :]
+        return self._text[self.at - self._start :]
 
     def since(self, place: int) -> str:
         """What was read from there on."""
-        return self._text[place - self.settled : self.at - self.settled]
+        return self._text[place - self._start : self.at - self._start]
 
     def peek(self) -> Reads[str]:
         """The next character; empty at the end."""
-        while self.at - self.settled >= len(self._text):
+        while self.at - self._start >= len(self._text):
             if self.is_whole:
                 return ""
             yield
-        return self._text[self.at - self.settled]
+        return self._text[self.at - self._start]
 
     def run(self, pattern: re.Pattern[str]) -> str:
         """Reads as much as has come of what `pattern` matches here; empty where it matches nothing."""
-        found = pattern.match(self._text, self.at - self.settled)
+        found = pattern.match(self._text, self.at - self._start)
         if found is None:
             return ""
         self.at += len(found[0])
@@ -72,7 +72,7 @@ class Source:
     def take(self, word: str) -> Reads[bool]:
         """Reads `word` where it stands next, and nothing otherwise."""
         while True:
-            start = self.at - self.settled
+            start = self.at - self._start
             come = self._text[start : start + len(word)]
             if come == word:
                 self.at += len(word)

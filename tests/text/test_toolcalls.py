@@ -30,6 +30,7 @@ from written_calls import (
 from tandem.text.parts import AnswerParts, Reading
 from tandem.text.pieces import CallArguments, CallBegun, Text
 from tandem.text.toolcalls.formats import HERMES, JSON, LLAMA, MISTRAL, QWEN_XML, CallFormat, find_format
+from tandem.text.toolcalls.json_form import LONGEST_BEFORE_NAME
 from tandem.text.tools import Tool
 
 FAMILIES: dict[str, tuple[Render, CallFormat]] = {
@@ -251,6 +252,16 @@ def test_no_arguments_are_an_empty_object() -> None:
         assert items_of(read(text, reading(HERMES))[0]) == [NOW]
     assert items_of(read('<tool_call>{"name": "now"}</tool_call>', reading(HERMES))[0]) == [NOW]
     assert items_of(read("<function=now></function>", reading(QWEN_XML))[0]) == [NOW]
+
+
+def test_arguments_before_the_name_are_waited_for_up_to_a_limit() -> None:
+    """What is not decided is not shown, and would be read again and again."""
+    long = '<tool_call>{"arguments": {"a": "' * 300
+    parts = AnswerParts(reading(HERMES))
+    (text,) = parts.push(long)
+    assert isinstance(text, Text)
+    assert long.startswith(text.text)
+    assert len(long) - LONGEST_BEFORE_NAME - 50 < len(text.text) < len(long)
 
 
 def test_line_breaks_that_a_model_leaves_bare_in_a_string_are_escaped() -> None:

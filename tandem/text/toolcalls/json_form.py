@@ -11,7 +11,8 @@ from tandem.text.source import Reads, Source
 
 Write: TypeAlias = Callable[[str], None]
 
-LONGEST_WORD: Final = 256  # characters of a name or a key; ordinary JSON with longer ones is not waited for
+LONGEST_WORD: Final = 256  # characters of a name or a key
+LONGEST_BEFORE_NAME: Final = 2048  # characters of arguments that come before the name
 
 _PLAIN: Final = re.compile(r'[^"{}\[\]<]+')
 _IN_STRING: Final = re.compile(r'[^"\\\x00-\x1f]+')
@@ -38,21 +39,27 @@ def read_word(source: Source) -> Reads[str]:
     if (char := (yield from source.peek())) != '"':
         raise NotACall if char else CutOff
     written: list[str] = []
-    size = 0
-
-    def write(text: str) -> None:
-        nonlocal size
-        written.append(text)
-        size += len(text)
-        if size > LONGEST_WORD:
-            raise NotACall
-
-    if not (yield from pass_string(source, write)):
+    if not (yield from pass_string(source, bounded(written, LONGEST_WORD))):
         raise CutOff
     try:
         return str(json.loads("".join(written)))
     except ValueError:
         raise NotACall from None
+
+
+def bounded(written: list[str], most: int) -> Write:
+    """Keeps what is written. Raises `NotACall` beyond so many characters: what cannot be told yet is not shown yet,
+    and it is read again if it is no call."""
+    room = most
+
+    def write(text: str) -> None:
+        nonlocal room
+        written.append(text)
+        room -= len(text)
+        if room < 0:
+            raise NotACall
+
+    return write
 
 
 def pass_value(source: Source, write: Write, closing: str = "") -> Reads[None]:

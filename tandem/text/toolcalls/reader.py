@@ -13,9 +13,11 @@ from tandem.text.pieces import AnswerPart, CallArguments, CallBegun, Text
 from tandem.text.source import WHITE, Reads, Source, held_back
 from tandem.text.toolcalls.formats import CallFormat
 from tandem.text.toolcalls.json_form import (
+    LONGEST_BEFORE_NAME,
     CutOff,
     NotACall,
     Write,
+    bounded,
     expect,
     pass_content,
     pass_value,
@@ -175,7 +177,7 @@ class CallReader:
                 yield from self._rest_of_object()
                 return
             elif key in _ARGUMENTS:
-                yield from self._arguments(early.append)
+                yield from self._arguments(bounded(early, LONGEST_BEFORE_NAME))
             else:
                 yield from read_word(source)
             yield from source.skip()
