@@ -17,10 +17,13 @@ from tandem.contract.messages import FinishReason
 from tandem.gateway.answers import Timings
 from tandem.gateway.anthropic import Messages
 from tandem.gateway.anthropic_request import MessagesRequest, MessagesTurn
+from tandem.gateway.chat import Chat
+from tandem.gateway.conversation import Message
 from tandem.gateway.dialect import Ending, Gathered, Identity, make_usage
 from tandem.gateway.errors import ApiError
 from tandem.gateway.ollama import OllamaChat, OllamaGenerate
 from tandem.gateway.ollama_request import OllamaChatRequest, OllamaGenerateRequest
+from tandem.gateway.openai import ChatRequest, StreamOptions
 from tandem.gateway.responses import Responses
 from tandem.gateway.responses_request import ResponsesRequest
 from tandem.text.pieces import AnswerPart, CallArguments, CallBegun, Text, Thought
@@ -41,7 +44,11 @@ ANSWERS: dict[str, tuple[list[AnswerPart], FinishReason, str | None]] = {
     "cut_call": ([*TEXT, *FIRST[:2]], FinishReason.LENGTH, None),
     "nothing": ([], FinishReason.STOP, None),
 }
+CHAT = ChatRequest(messages=[Message("user", "hi")], stream_options=StreamOptions(include_usage=True))
 DOORS: dict[str, tuple[Any, Any]] = {
+    "chat": (Chat, CHAT),
+    "chat_both": (lambda: Chat("both"), ChatRequest(messages=CHAT.messages)),
+    "chat_tags": (lambda: Chat("tags"), ChatRequest(messages=CHAT.messages)),
     "messages": (Messages, MessagesRequest(messages=[MessagesTurn("user", "hi")])),
     "responses": (Responses, ResponsesRequest(input="hi", instructions="Be kind.")),
     "ollama_chat": (lambda: OllamaChat("m"), OllamaChatRequest()),
