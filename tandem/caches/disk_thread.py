@@ -23,7 +23,7 @@ from tandem.units import MIB
 log = logging.getLogger("tandem.caches")
 
 READ_AHEAD: Final = 64 * MIB  # bytes that a fetch holds before somebody takes them; one file more than that
-PAUSE: Final = 30.0  # seconds without writing after the disk refused
+PAUSE: Final = 30.0  # seconds without writing after rows were refused
 TIDY_EVERY: Final = 600.0  # seconds between two looks for what is too old
 
 
@@ -178,8 +178,8 @@ class DiskThread:
     def _write(self, write: Write) -> None:
         try:
             if time.monotonic() >= self.paused_until:
-                self.folder.write(write.piece, write.kind, write.payload)
-                if self.folder.is_failing:
+                is_kept = self.folder.write(write.piece, write.kind, write.payload)
+                if not is_kept and write.kind is Kind.ROWS:  # or the same rows would be copied for it again and again
                     self.paused_until = time.monotonic() + PAUSE
         finally:
             write.is_done = True
