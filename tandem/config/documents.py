@@ -500,6 +500,9 @@ class Profile(Section):
     model: Word = Field(description="The id clients see.")
     aliases: tuple[Word, ...] = Field(default=(), description="Further ids that mean this model.")
     family: Literal["llama", "qwen3", "qwen35", "flashnext"] = Field(description="The model code that runs it.")
+    calls: Literal["hermes", "qwen-xml", "llama", "mistral", "json"] | None = Field(
+        default=None, description="How the model writes calls of tools. Left out: as its chat template shows."
+    )
     window: Rows = Field(description="Rows slot 0 can hold.")
     weights: Weights = Field(description="The model's files.")
     kv: Kv = Field(description="What one token's rows take.")

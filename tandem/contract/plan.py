@@ -250,6 +250,7 @@ class GatewayPlan(Struct, frozen=True):
     ledger: str
     cors_origins: tuple[str, ...]
     allowed_hosts: tuple[str, ...]
+    calls: str | None = None  # how the model writes calls: hermes | qwen-xml | llama | mistral | json; None: find out
 
 
 class RolePlan(Struct, frozen=True):

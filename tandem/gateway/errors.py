@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from tandem.contract.messages import RefusalCode, Refused
+from tandem.text.callgrammar import place_of
 
 
 class ErrorDetail(Struct, frozen=True):
@@ -91,7 +92,10 @@ REFUSALS: Final[dict[RefusalCode, tuple[int, float | None]]] = {
 def from_refusal(refused: Refused) -> ApiError:
     status, wait = REFUSALS[refused.code]
     wait = refused.retry_after if refused.retry_after is not None else wait
-    return ApiError(status, refused.code, refused.sentence, retry_after=wait, param=refused.param, source="engine")
+    sentence, param = refused.sentence, refused.param
+    if param is not None and (place := place_of(param)) != param:
+        sentence, param = sentence.replace(f"`{param}`", f"`{place}`"), place
+    return ApiError(status, refused.code, sentence, retry_after=wait, param=param, source="engine")
 
 
 def engine_restarted() -> ApiError:

@@ -20,17 +20,19 @@ from tandem.gateway.errors import ApiError
 from tandem.gateway.openai import ChatRequest
 from tandem.text.template import ChatTemplate, Prompt, TemplateRefused
 from tandem.text.tokenizer import Tokenizer
+from tandem.text.toolcalls.formats import FORMATS
 
 _Result = TypeVar("_Result")
 
 
 class Prompts:
-    """`window` is the most tokens a prompt and its answer may have together; `model` is the name people know."""
+    """`window` is the most tokens a prompt and its answer may have together; `model` is the name people know; `calls`
+    is how the model writes calls, where its template does not show that."""
 
-    def __init__(self, tokenizer: Tokenizer, window: int, model: str) -> None:
+    def __init__(self, tokenizer: Tokenizer, window: int, model: str, calls: str | None = None) -> None:
         self.tokenizer = tokenizer
         self._model = model
-        self._template = ChatTemplate(tokenizer)
+        self._template = ChatTemplate(tokenizer, call_format=FORMATS[calls] if calls is not None else None)
         self.window = window
         self._thread = ThreadPoolExecutor(1, "prompts")
 

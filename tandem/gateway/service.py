@@ -52,7 +52,7 @@ class Service:
         self.director = DirectorView(plan.paths.director_socket, plan.live, self._take_live)
         self.keys = Keys(plan.live.keys)
         self.quota = Quota()
-        self.prompts = Prompts(tokenizer, plan.gateway.window, plan.gateway.model)
+        self.prompts = Prompts(tokenizer, plan.gateway.window, plan.gateway.model, plan.gateway.calls)
         self.roles = RoleClient(Path(plan.paths.run), lambda: self.director.state)
         self.conductor = Conductor(
             self.roles, self.engine, self.prompts, plan.gateway.model, state=Path(plan.paths.state)

@@ -165,6 +165,7 @@ def plan_gateway(documents: Documents, serving: Serving, paths: Paths) -> Gatewa
         ledger=str(Path(paths.state, "ledger.sqlite")),
         cors_origins=listen.cors_origins,
         allowed_hosts=listen.allowed_hosts,
+        calls=profile.calls,
     )
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from written_calls import TOOLS, Called, hermes, items_of, read, without_ids
 
 from tandem.text.parts import AnswerParts, Reading, joined
-from tandem.text.pieces import CallArguments, CallBegun, Text, Thought
+from tandem.text.pieces import AnswerPart, CallArguments, CallBegun, Text, Thought
 from tandem.text.reasoning import Tags, Thinking
 from tandem.text.toolcalls.formats import HERMES
 
@@ -138,7 +138,16 @@ def test_the_place_of_a_stop_is_counted_over_thinking_and_calls() -> None:
 
 def test_neighbours_of_one_kind_are_joined_and_others_are_not() -> None:
     begun = CallBegun(1, "id", "now")
-    pieces = [Text("a"), Text("b"), Thought("c"), Thought("d"), CallArguments(0, "{"), CallArguments(0, "}"), begun]
-    assert joined([*pieces, CallArguments(1, "{}"), Text("e")]) == [
+    pieces: list[AnswerPart] = [
+        Text("a"),
+        Text("b"),
+        Thought("c"),
+        Thought("d"),
+        CallArguments(0, "{"),
+        CallArguments(0, "}"),
+        begun,
+    ]
+    pieces += [CallArguments(1, "{}"), Text("e")]
+    assert joined(pieces) == [
         *(Text("ab"), Thought("cd"), CallArguments(0, "{}"), begun, CallArguments(1, "{}"), Text("e"))
     ]

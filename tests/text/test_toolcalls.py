@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
@@ -27,9 +27,10 @@ from written_calls import (
     without_ids,
 )
 
+from tandem.config.documents import Profile
 from tandem.text.parts import AnswerParts, Reading
 from tandem.text.pieces import CallArguments, CallBegun, Text
-from tandem.text.toolcalls.formats import HERMES, JSON, LLAMA, MISTRAL, QWEN_XML, CallFormat, find_format
+from tandem.text.toolcalls.formats import FORMATS, HERMES, JSON, LLAMA, MISTRAL, QWEN_XML, CallFormat, find_format
 from tandem.text.toolcalls.json_form import LONGEST_BEFORE_NAME
 from tandem.text.tools import Tool
 
@@ -417,3 +418,8 @@ def test_the_template_shows_how_its_model_writes_calls(template: str, format: Ca
 
 def test_tools_that_are_named_alike_are_one() -> None:
     assert items_of(read(json_call(NOW), reading(JSON, CLOCK, WEATHER, CLOCK))[0]) == [NOW]
+
+
+def test_a_profile_names_the_forms_that_there_are() -> None:
+    (names,) = (get_args(kind) for kind in get_args(Profile.model_fields["calls"].annotation) if get_args(kind))
+    assert set(names) == FORMATS.keys()
