@@ -99,3 +99,12 @@ def refuse_unhonoured(request: Struct) -> None:
         field = FIELDS[name]
         if field.treatment is Treatment.REFUSED and getattr(request, name) not in field.harmless:
             raise ApiError(400, "unsupported_value", f"`{name}` is not served here: {field.about}", param=name)
+
+
+def table(chat: type[Struct], plain: type[Struct]) -> str:
+    """The table, for docs/api.md."""
+    lines = ["| field | of | | |", "|---|---|---|---|"]
+    for name, field in FIELDS.items():
+        kinds = [word for word, kind in (("chat", chat), ("plain", plain)) if name in kind.__struct_fields__]
+        lines.append(f"| `{name}` | {', '.join(kinds)} | {field.treatment} | {field.about} |")
+    return "\n".join(lines) + "\n"

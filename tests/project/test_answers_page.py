@@ -8,6 +8,7 @@ from typing import get_args
 
 from tandem.conductor.monitor import FEWEST_REPEATS, FEWEST_TOKENS, LONGEST_PERIOD, RUNAWAY_SHARE
 from tandem.gateway.fields import NumTop
+from tandem.gateway.job import MOST_KEPT
 from tandem.gateway.openai import EFFORTS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "answers.md").read_text()
@@ -17,6 +18,10 @@ WORDS = " ".join(PAGE.split())
 def test_what_each_effort_may_think() -> None:
     table = re.findall(r"^\| `(\w+)` \| ([\d,]+) \|$", PAGE, re.MULTILINE)
     assert {word: int(tokens.replace(",", "")) for word, tokens in table} == EFFORTS
+
+
+def test_what_is_never_for_thinking() -> None:
+    assert f"A quarter of the answer's room, {MOST_KEPT:,} tokens at most" in WORDS
 
 
 def test_when_a_stretch_is_a_loop() -> None:
