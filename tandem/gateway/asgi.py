@@ -14,7 +14,7 @@ from tandem.gateway.errors import ApiError
 
 BODY_WITHIN: Final = 60.0  # seconds for a body to arrive
 _CLIENT: Final = re.compile(r"[A-Za-z0-9._-]{1,40}")
-_PLAIN: Final = re.compile(r"[A-Za-z_]\w{0,63}(\[\d+\])?", re.ASCII)
+_PLAIN: Final = re.compile(r"[A-Za-z_]\w{0,63}(\[\d+\]|\.\w{1,64})?", re.ASCII)
 _MAX_NAMED: Final = 20  # ignored fields that the header names
 
 
