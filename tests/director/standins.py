@@ -4,8 +4,8 @@
     standins.py director --run DIR
     standins.py up --document FILE [--detach]
 
-The document is JSON: `{"engine": ["--load", "0.1"], "gateway": [], "max_queue": 8, "drain": 5}`. What happens to a
-stand-in is written to `events` beside the run directory, one `time name word` a line.
+The document is JSON: `{"engine": ["--load", "0.1"], "gateway": [], "max_queue": 8, "drain": 5, "roles": ["narrator"],
+"reload": 60}`. What happens to a stand-in is written to `events` beside the run directory, one `time name word` a line.
 """
 
 from __future__ import annotations
@@ -24,13 +24,16 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 import msgspec
-from appliances import make_live, make_plan, make_program
+from appliances import make_live, make_plan, make_program, make_role
+from msgspec.structs import replace
 
 from tandem.contract import messages
 from tandem.contract.channel import Channel, serve
 from tandem.contract.plan import Live, Plan, read_plan
 from tandem.contract.process import die_with_parent, set_up_logging
+from tandem.units import MIB
 
+CLAIM = 8 * MIB  # of every role
 HERE = Path(__file__).resolve()
 
 
@@ -45,7 +48,8 @@ def plan_of(document: Path) -> Plan:
     base = document.parent
     run = base / "run"
     programs = []
-    for kind in ("director", "gateway", "engine"):
+    roles = said.get("roles", [])
+    for kind in ("director", "gateway", "engine", *roles):
         command = (sys.executable, str(HERE), kind, "--run", str(run), *said.get(kind, []))
         timeouts = {"start_timeout": said.get("start", 10.0), "stop_timeout": said.get("stop", 3.0)}
         programs.append(
@@ -58,10 +62,12 @@ def plan_of(document: Path) -> Plan:
             )
         )
     live = make_live(max_queue=said.get("max_queue", 8), drain_timeout=said.get("drain", 5.0))
+    live = replace(live, hysteresis=replace(live.hysteresis, reload_after=said.get("reload", 60.0)))
     plan_id = hashlib.sha256(document.read_bytes()).hexdigest()[:12]
-    return make_plan(
+    plan = make_plan(
         plan_id, programs, live=live, run=run, state=base, documents=(str(document),), port=said.get("port", 0)
     )
+    return replace(plan, roles=tuple(make_role(name, CLAIM) for name in roles))
 
 
 # --- the programs -----------------------------------------------------------------------------------------------

@@ -1,0 +1,79 @@
+"""Roles under a real director and a real supervisord: asked for over its socket, held, and back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+
+import pytest
+from standins import CLAIM
+from test_supervision import Box, until
+
+from tandem.contract.channel import connect
+from tandem.contract.messages import FreeRoles, RolesFreed, RoleState
+from tandem.residency.journal import FILE
+
+pytestmark = pytest.mark.wire
+ROLES = ["narrator", "shadow-reader"]
+
+
+@pytest.fixture(scope="module")
+def started() -> Iterator[Box]:
+    box = Box()
+    box.write(roles=ROLES, reload=1.0)
+    assert box.up("--detach").wait(20) == 0
+    yield box
+    box.close()
+
+
+@pytest.fixture
+def box(started: Box) -> Box:
+    until(lambda: roles(started) == dict.fromkeys(ROLES, RoleState.LOADED), 20)
+    return started
+
+
+def roles(box: Box) -> dict[str, RoleState]:
+    picture = box.picture()
+    return {role.name: role.state for role in picture.roles} if picture is not None else {}
+
+
+def free(box: Box, size: int) -> RolesFreed:
+    async def ask() -> RolesFreed:
+        channel = await connect(box.paths.director_socket)
+        answer = await channel.ask(FreeRoles(size), 0.5)
+        channel.close()
+        assert isinstance(answer, RolesFreed)
+        return answer
+
+    return asyncio.run(ask())
+
+
+def story(box: Box) -> list[str]:
+    lines = (box.base / FILE).read_text().splitlines()
+    return [f"{event['subject']} {event['act']}" for event in map(json.loads, lines)]
+
+
+def test_what_is_asked_for_leaves_at_once_is_held_and_comes_back(box: Box) -> None:
+    before, told = box.pids(), len(story(box))
+    answer = free(box, 1)
+    assert answer.bytes == CLAIM
+    assert roles(box) == {"narrator": RoleState.LOADED, "shadow-reader": RoleState.UNLOADED_FOR_MEMORY}
+    assert box.program("shadow-reader").state == "held"
+    until(lambda: box.words()[-2:] == ["shadow-reader term", "shadow-reader end"])
+    until(lambda: roles(box)["shadow-reader"] is RoleState.LOADED)
+    after = box.pids()
+    assert {name: pid for name, pid in after.items() if name != "shadow-reader"} == {
+        name: pid for name, pid in before.items() if name != "shadow-reader"
+    }
+    assert story(box)[:4] == [f"{name} {act}" for name in ROLES for act in ("loading", "loaded")]
+    told_since = [f"shadow-reader {act}" for act in ("unloaded", "freed", "reloading", "reloaded")]
+    assert story(box)[told:] == told_since
+    assert "[roles] shadow-reader: unloaded for memory" in (box.base / "logs/director.log").read_text()
+
+
+def test_more_than_there_is_gets_what_there_is(box: Box) -> None:
+    told = len(story(box))
+    assert free(box, 1 << 50).bytes == 2 * CLAIM
+    until(lambda: all(f"{name} freed" in story(box)[told:] for name in ROLES))
+    assert free(box, 1).sentence == "no role may be unloaded"
