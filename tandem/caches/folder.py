@@ -275,6 +275,7 @@ class Folder:
 
     def _note(self, chunk: Chunk, kind: Kind, size: int) -> None:
         chunk.sizes = {**chunk.sizes, kind: size}
+        self.index.note_change()
         self.stats.bytes += size
 
     def _set_used(self, chunk: Chunk, used: float) -> None:
@@ -295,6 +296,7 @@ class Folder:
         """It no longer counts, whether or not the system lets it go."""
         self.stats.bytes -= chunk.sizes[kind]
         chunk.sizes = {other: size for other, size in chunk.sizes.items() if other is not kind}
+        self.index.note_change()
         self._unlink(self._path(chunk.piece.key, kind))
 
     def _remove_stranger(self, path: Path) -> None:

@@ -122,7 +122,7 @@ class Index(Generic[E]):
     """
 
     def __init__(self) -> None:
-        self.changes = 0  # grows with every one
+        self.changes = 0  # grows after every one: who looks in between looks again
         self._entries: dict[Key, E] = {}
         self._children: dict[Key, tuple[E, ...]] = {}
 
@@ -141,18 +141,22 @@ class Index(Generic[E]):
     def add(self, entry: E) -> None:
         piece = entry.piece
         assert piece.key not in self._entries, "kept twice"
-        self.changes += 1
         self._entries[piece.key] = entry
         self._children[piece.parent] = (*self.children(piece.parent), entry)
+        self.note_change()
 
     def remove(self, entry: E) -> None:
         piece = entry.piece
-        self.changes += 1
         del self._entries[piece.key]
         if left := tuple(other for other in self.children(piece.parent) if other is not entry):
             self._children[piece.parent] = left
         else:
             del self._children[piece.parent]
+        self.note_change()
+
+    def note_change(self) -> None:
+        """Something of an entry is not as it was."""
+        self.changes += 1
 
     def match(self, wanted: Piece) -> tuple[E, int] | None:
         """The entry that begins with most of a piece's tokens, and with how many. Every token was compared."""

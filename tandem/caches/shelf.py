@@ -70,9 +70,8 @@ class Shelf:
 
     @property
     def room(self) -> int:
-        """Bytes that are nobody's to keep: free, or of heads and conversations, which make way."""
-        kept = (copy for level in COUNTED for copy in self._by_use[level].values())
-        return self._limit - sum(copy.bytes for copy in kept)
+        """Bytes that are free, or of heads and conversations, which make way."""
+        return self._limit - sum(copy.bytes for copy in self.index if COUNTED & copy.claims.keys())
 
     def put(
         self, prompt: Prompt, rows: int, state: SequenceState, level: Level, anchors: Iterable[Snapshot] = ()
@@ -176,6 +175,7 @@ class Shelf:
             copy = self._copy(piece, state, level)
         if snapshot is not None and copy.snapshot is None:
             copy.snapshot = snapshot.on_host()
+            self.index.note_change()
             self._note(copy.level, snapshot.bytes)
         return copy
 
@@ -206,6 +206,7 @@ class Shelf:
     def _move(self, copy: Copy, before: Level) -> None:
         if copy.level is not before:
             self._by_use[copy.level][copy.piece.key] = self._by_use[before].pop(copy.piece.key)
+            self.index.note_change()
             self._holdings.note(before, -copy.bytes)
             self._holdings.note(copy.level, copy.bytes)
 

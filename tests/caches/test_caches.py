@@ -168,6 +168,33 @@ def test_one_piece_is_loaded_at_a_time() -> None:
         assert [restore.advance() for _ in range(4)] == [False, False, False, True]
 
 
+def test_as_long_as_nothing_changes_the_same_is_found(tmp_path: Path) -> None:
+    """Whoever waits looks again only after a change: of rows, of states, and of where they come from."""
+    with opened(tmp_path, new=hybrid_state, any_row=False) as caches:
+        state, anchors = conversation(4, 8)
+        prompt, seen = caches.prompt("one", A), [caches.changes]
+
+        def found_anew() -> tuple[int, str]:
+            assert caches.changes > seen[-1]
+            seen.append(caches.changes)
+            return found(caches, A)
+
+        caches.store_head(prompt, 8, state)
+        assert found_anew() == (0, "none")
+        caches.store_head(prompt, 4, state, anchors[:1])
+        assert found_anew() == (4, "store")
+        caches.pin(prompt, 4, state, anchors[:1])
+        assert found_anew() == (4, "pin")
+        caches.write_behind(prompt, 8, state, anchors)
+        written(caches)
+        assert found_anew() == (8, "store")
+        path_of(tmp_path, caches, A[:8], Kind.STATE).unlink()
+        load(caches, A, hybrid_state)
+        assert found_anew() == (4, "pin")
+        found(caches, A), load(caches, A, hybrid_state)
+        assert caches.changes == seen[-1]
+
+
 # --- disk ---
 
 

@@ -90,6 +90,19 @@ def test_what_somebody_will_come_back_for_makes_no_room() -> None:
     assert (kept(shelf, [1] * 4), kept(shelf, [2] * 4)) == (0, 4)
 
 
+def test_the_room_there_is_for_a_stash() -> None:
+    shelf = Shelf(4 * PIECE, Books().holdings)
+    put(shelf, [1] * 8)
+    put(shelf, [2] * 4, Level.STORE)
+    assert shelf.room == 4 * PIECE
+    stash = put(shelf, [1] * 4, Level.STASH)  # parked too
+    assert stash and shelf.room == 3 * PIECE
+    put(shelf, [3] * 8, Level.PIN)
+    assert shelf.room == PIECE
+    shelf.release(stash)
+    assert shelf.room == 2 * PIECE
+
+
 def test_a_guests_stash_goes_before_conversations_moved_aside() -> None:
     """Refused, it would cost the resident conversation its rows."""
     shelf = Shelf(2 * PIECE, Books().holdings)
