@@ -26,7 +26,7 @@ from tandem.text.conversation import ChatMessage as ChatMessage  # callers know 
 from tandem.text.parts import EVERYTHING_IS_TEXT, Reading
 from tandem.text.reasoning import Tags, Thinking, find_reasoning, find_tags, opens_thinking
 from tandem.text.tokenizer import Tokenizer
-from tandem.text.toolcalls.formats import CallFormat, find_format
+from tandem.text.toolcalls.formats import JSON, CallFormat, find_format
 from tandem.text.tools import Tool
 
 _OURS: Final = frozenset({"messages", "tools", "documents", "add_generation_prompt"})  # no wish of a client's
@@ -74,9 +74,11 @@ class ChatTemplate:
         self.call_format = call_format or find_format(source)
         try:
             self._template = environment.from_string(source)
-            self._knows_tools = "tools" in jinja2.meta.find_undeclared_variables(environment.parse(source))
+            knows_tools = "tools" in jinja2.meta.find_undeclared_variables(environment.parse(source))
         except jinja2.TemplateSyntaxError as error:
             raise CannotStart(f"the model's chat template is broken in line {error.lineno}: {error.message}") from error
+        # Told in its own way, a model answers in its own way: where that is not read here, plain words ask for JSON.
+        self._tells_tools = knows_tools and (call_format is not None or self.call_format is not JSON)
 
     def prompt(
         self,
@@ -120,9 +122,9 @@ class ChatTemplate:
     ) -> Iterator[tuple[Sequence[ChatMessage], Sequence[Tool]]]:
         """The conversation and the tools that the template is told of, the best way first."""
         has_tools = bool(tools) or conversation.has_tools(messages)
-        if self._knows_tools or not has_tools:
+        if self._tells_tools or not has_tools:
             yield messages, tools
-        if self._knows_tools and any(len(message.tool_calls) > 1 for message in messages):
+        if self._tells_tools and any(len(message.tool_calls) > 1 for message in messages):
             yield conversation.one_call_a_turn(messages), tools
         if has_tools:
             yield conversation.plain(messages, tools), ()

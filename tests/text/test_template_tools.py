@@ -249,6 +249,15 @@ def test_a_template_that_takes_no_tools_gets_words(tokenizer: Tokenizer) -> None
     assert text.startswith("<S>user\nBe brief.\n\nYou can call these tools")
 
 
+def test_a_template_whose_calls_nobody_could_read_gets_words_unless_its_profile_says_that_they_are_json(
+    tokenizer: Tokenizer,
+) -> None:
+    foreign = LLAMA_TEMPLATE.replace("<|start_header_id|>", "")
+    assert "You can call these tools" in rendered(tokenizer, foreign, ASKED)
+    own = ChatTemplate(Tokenizer(replace(tokenizer.vocabulary, chat_template=foreign)), call_format=JSON)
+    assert "You can call these tools" not in text_of(tokenizer, own.prompt([ASKED], tools=[CLOCK]))
+
+
 # --- nothing raises ---------------------------------------------------------------------------------------------
 
 TURNS = {
