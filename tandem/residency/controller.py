@@ -48,6 +48,13 @@ COMING: Final = frozenset({_S.STARTING, _S.RELOADING})
 WANTED: Final = COMING | {_S.LOADED}
 OUT: Final = frozenset({_S.UNLOADED_FOR_MEMORY, _S.REFUSED})  # residency keeps it out of memory
 ASKING: Final = frozenset({_S.WAITING, _S.FAILED})
+TOLD: Final = {  # what the journal calls what a process did
+    (_S.STARTING, _S.LOADED): "loaded",
+    (_S.RELOADING, _S.LOADED): "reloaded",
+    (_S.STARTING, _S.FAILED): "failed",
+    (_S.RELOADING, _S.FAILED): "failed",
+    (_S.LOADED, _S.FAILED): "failed",
+}
 
 
 class Leaving(Struct, frozen=True):
@@ -155,22 +162,12 @@ def follow(roles: Roles, rules: Rules, facts: Facts, now: float) -> Decision:
         before = _of(roles, plan.name)
         role = _follow(before, plan, rules, facts, now)
         by_name[plan.name] = role
-        if role.state is not before.state and (told := _TOLD.get((before.state, role.state))):
-            seconds = format_duration(round(now - before.since, 1))
+        if (told := TOLD.get((before.state, role.state))) is not None:
+            took, left = format_duration(round(now - before.since, 1)), format_bytes(facts.available)
+            sentence = f"{told} after {took}, {left} are available" if role.state is _S.LOADED else role.sentence
             figures = {"claim": plan.claim, "available": facts.available}
-            available = f"{format_bytes(facts.available)} are available"
-            sentence = f"{told} after {seconds}; {available}" if told in ("loaded", "reloaded") else role.sentence
             events.append(Event(told, sentence, figures, plan.name))
     return Decision(replace(roles, by_name=by_name), events)
-
-
-_TOLD: Final = {
-    (_S.STARTING, _S.LOADED): "loaded",
-    (_S.RELOADING, _S.LOADED): "reloaded",
-    (_S.STARTING, _S.FAILED): "failed",
-    (_S.RELOADING, _S.FAILED): "failed",
-    (_S.LOADED, _S.FAILED): "failed",
-}
 
 
 def _follow(role: Role, plan: RolePlan, rules: Rules, facts: Facts, now: float) -> Role:
@@ -212,8 +209,9 @@ def settle(roles: Roles, rules: Rules, facts: Facts, now: float) -> Decision:
             roles = _with(roles, plan.name, replace(role, leaving=replace(leaving, gone=gone)))
             continue
         roles = _with(roles, plan.name, replace(role, leaving=None))
+        end = "its memory is back" if risen >= plan.claim // 2 else "it has ended, and others have its memory"
         sentence = (
-            f"its memory is back after {format_duration(round(now - leaving.since, 1))}: "
+            f"{end} after {format_duration(round(now - leaving.since, 1))}: "
             f"{format_bytes(leaving.available)} were available, {format_bytes(facts.available)} are"
         )
         figures = {"claim": plan.claim, "available_before": leaving.available, "available": facts.available}
@@ -279,32 +277,35 @@ def load(roles: Roles, rules: Rules, facts: Facts, now: float) -> Decision:
     if facts.engine is None or _is_moving(roles, rules, facts):
         return Decision(roles, events)
     for plan in rules.roles:
-        role = _of(roles, plan.name)
-        seen = facts.processes.get(plan.name, Seen.GONE)
-        if role.state in OUT:
-            if role.room_since is None:
-                continue
-            if now - role.room_since < role.wait:
-                break
-        elif role.state not in ASKING or seen is not Seen.GONE:
+        role, seen = _of(roles, plan.name), facts.processes.get(plan.name, Seen.GONE)
+        is_asking = role.state in ASKING and seen is Seen.GONE
+        if not is_asking and role.room_since is None:
             continue
+        if role.room_since is not None and now - role.room_since < role.wait:
+            break
         placement = ask(plan, rules, facts)
-        if not placement.admitted:
-            wait = min(rules.hysteresis.reload_after, rules.hysteresis.max_hold)
-            refused = become(role, _S.REFUSED, now, placement.sentence, wait=wait)
-            roles = _with(roles, plan.name, replace(refused, placement=placement))
-            events.append(Event("refused", placement.sentence, _figures(placement), plan.name))
-            continue
-        is_back = role.state is _S.UNLOADED_FOR_MEMORY
-        sentence = placement.sentence
-        if is_back:
-            sentence += f"; there has been room for {format_duration(round(now - (role.room_since or now)))}"
-        state = _S.RELOADING if is_back else _S.STARTING
-        loading = become(role, state, now, sentence, wait=role.wait, reloaded=now if is_back else role.reloaded)
-        roles = _with(roles, plan.name, replace(loading, placement=placement))
-        events.append(Event("reloading" if is_back else "loading", sentence, _figures(placement), plan.name))
-        break
+        role, event = _start(role, placement, now) if placement.admitted else _refuse(role, placement, rules, now)
+        roles = _with(roles, plan.name, role)
+        events.append(event)
+        if placement.admitted:
+            break
     return Decision(roles, events)
+
+
+def _start(role: Role, placement: Placement, now: float) -> tuple[Role, Event]:
+    sentence, reloaded, state, act = placement.sentence, role.reloaded, _S.STARTING, "loading"
+    if role.room_since is not None:
+        sentence += f"; there has been room for {format_duration(round(now - role.room_since))}"
+    if role.state is _S.UNLOADED_FOR_MEMORY:
+        reloaded, state, act = now, _S.RELOADING, "reloading"
+    role = become(role, state, now, sentence, placement=placement, reloaded=reloaded)
+    return role, Event(act, sentence, _figures(placement), placement.role)
+
+
+def _refuse(role: Role, placement: Placement, rules: Rules, now: float) -> tuple[Role, Event]:
+    wait = min(rules.hysteresis.reload_after, rules.hysteresis.max_hold)
+    role = become(role, _S.REFUSED, now, placement.sentence, placement=placement, wait=wait)
+    return role, Event("refused", placement.sentence, _figures(placement), placement.role)
 
 
 def ask(plan: RolePlan, rules: Rules, facts: Facts) -> Placement:

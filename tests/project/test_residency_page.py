@@ -30,7 +30,7 @@ def test_the_words_of_status_are_those_that_it_prints() -> None:
 def test_every_act_of_the_journal_is_told() -> None:
     journal = PAGE[PAGE.index("## The journal") :]
     source = Path(controller.__file__).read_text()
-    acts = set(re.findall(r'Event\("(\w+)"', source)) | set(controller._TOLD.values()) | {"loading", "reloading"}
+    acts = set(re.findall(r'Event\("(\w+)"', source)) | set(controller.TOLD.values()) | {"loading", "reloading"}
     assert acts == {"loading", "loaded", "refused", "unloaded", "freed", "reloading", "reloaded", "failed"}
     assert all(f"`{act}`" in journal for act in acts)
 

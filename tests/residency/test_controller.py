@@ -299,6 +299,7 @@ def test_memory_that_somebody_else_took_is_not_waited_for() -> None:
     box.look(0.1)
     assert box.of("shadow-reader").leaving is not None
     assert box.look(SETTLE) == ["shadow-reader freed"]
+    assert box.journal[-1].sentence.startswith("it has ended, and others have its memory after")
 
 
 def test_an_unload_tells_its_numbers() -> None:
