@@ -7,10 +7,13 @@ from dataclasses import replace as replace_reading
 import msgspec
 import pytest
 from appliances import MEMORY, READY, World, make_plan, make_program, make_role
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tandem.contract.messages import Counters, MemoryPart, RoleState
 from tandem.contract.plan import Floors
+from tandem.director.decide import UNANSWERED
 from tandem.director.notice import FIRST_WAIT
 from tandem.director.roles import engine_facts, held_by, roles_freed
 from tandem.director.state import Kill, Start, State, Stop
@@ -300,3 +303,48 @@ def test_the_two_refusals_of_a_spark_to_the_hundredth(name: str, claim: float, a
         f"be left, {floors}"
     )
     assert event.figures["after"] == pytest.approx(float(after) * GIB, abs=0.005 * GIB)
+
+
+# --- whatever happens -------------------------------------------------------------------------------------------
+
+EVENTS = st.one_of(
+    st.tuples(st.just("die"), st.sampled_from(ALL[1:])),
+    st.tuples(st.just("hang"), st.sampled_from(ALL[2:])),
+    st.tuples(st.just("stops"), st.sampled_from(ALL[1:])),
+    st.tuples(st.just("forget"), st.just("")),
+    st.tuples(st.just("asked"), st.integers(1, 4 * GIB)),
+    st.tuples(st.just("free"), st.integers(0, FREE)),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.tuples(EVENTS, st.floats(0.01, 40)), max_size=40))
+def test_any_history_ends_with_every_role_in_memory(history: list[tuple[tuple[str, str | int], float]]) -> None:
+    """`World` checks at every step: no program twice, none before what it needs."""
+    world = Box()
+    for (kind, what), seconds in history:
+        process = world.running.get(str(what))
+        if kind == "asked":
+            world.state = replace(world.state, asked=int(what))
+        elif kind == "free":
+            world.free = int(what)
+        elif kind == "forget":  # the director dies after it acted and before it could remember
+            world.state = world.saved
+        elif process is not None and kind == "hang":
+            process.unanswered = UNANSWERED
+        elif process is not None and (kind == "die" or process.stopping):
+            world.die(str(what))
+        for other in world.running.values():
+            other.health = other.health or READY
+        world.step(seconds)
+        held = [name for name, role in world.state.roles.by_name.items() if role.state is S.UNLOADED_FOR_MEMORY]
+        assert all(world.running[name].stopping for name in held if name in world.running)
+    world.free = FREE
+    for _ in range(3000):
+        for process in world.running.values():
+            process.health, process.unanswered = READY, 0
+        world.step(5)
+        world.stopped()
+        if world.states().keys() == set(ALL[1:]) and set(world.states().values()) == {"ready"}:
+            return
+    raise AssertionError(f"{world.states()}, {world.state.roles}")
