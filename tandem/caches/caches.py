@@ -65,7 +65,7 @@ class Caches:
         """On its way to a state that need not be chosen yet; what is on disk is read ahead from now on."""
         self._shelf.touch(step.origin for step in found.steps if isinstance(step.origin, Copy))
         if self._disk is not None:
-            self._disk.touch(found.steps[-1].origin.piece.key)
+            self._disk.touch([step.origin.piece.key for step in reversed(found.steps)])
         return Restore(found, self._disk, self._can_rewind, partial(self.find, prompt), self._count)
 
     def load(self, prompt: Prompt, found: Found, state: SequenceState, first: int = 0) -> int:
@@ -133,16 +133,13 @@ class Caches:
         return 0
 
     def _write(self, disk: Disk, piece: Piece, state: SequenceState, snapshot: Snapshot | None) -> bool:
-        found = disk.match(piece)
-        chunk = found[0] if found and found[1] == piece.rows else None
-        if chunk is not None and snapshot is not None and chunk.piece.rows != piece.rows:
-            chunk = None  # a state belongs to the end of its rows
+        exactly = snapshot is not None  # a state belongs to the end of its rows
+        chunk = disk.index.holder(piece, exactly)
         if chunk is None and not disk.is_on_its_way(piece, Kind.ROWS):
             if not disk.has_room(state.saved_bytes(piece.rows)):
                 return False
-            held = self._shelf.index.match(piece)
-            is_same = held is not None and held[0].piece.rows == held[1] == piece.rows
-            saved = held[0].saved if held and is_same else state.save(piece.first, piece.end)
+            copy = self._shelf.index.holder(piece, exactly=True)
+            saved = copy.saved if copy else state.save(piece.first, piece.end)
             disk.write(piece.apart(), Kind.ROWS, saved.data)
         if snapshot is None or (chunk and chunk.has_state) or disk.is_on_its_way(piece, Kind.STATE):
             return True

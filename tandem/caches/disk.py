@@ -11,13 +11,16 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from queue import SimpleQueue
+from typing import Final
 
 from torch import Tensor
 
 from tandem.caches.chunk_file import Kind
 from tandem.caches.disk_thread import DiskThread, Fetch, Job, Stop, Touch, Write
 from tandem.caches.folder import Chunk, Folder, FolderStats
-from tandem.caches.prefix import Key, Piece
+from tandem.caches.prefix import Index, Key, Piece
+
+_NOTHING: Final[Index[Chunk]] = Index()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +57,10 @@ class Disk:
         """Of what is there, as far as it may be seen."""
         return self._folder.index.changes + 1 if self._work.is_scanned else 0
 
-    def match(self, piece: Piece) -> tuple[Chunk, int] | None:
-        """As `Index.match`. Nothing before the folder was looked through."""
-        return self._folder.index.match(piece) if self._is_open else None
-
-    def get(self, key: Key) -> Chunk | None:
-        return self._folder.index.get(key) if self._is_open else None
+    @property
+    def index(self) -> Index[Chunk]:
+        """To look into only. Empty before the folder was looked through."""
+        return self._folder.index if self._is_open else _NOTHING
 
     def is_on_its_way(self, piece: Piece, kind: Kind) -> bool:
         self._forget_done()
@@ -89,9 +90,9 @@ class Disk:
         self._inbox.put(fetch)
         return fetch
 
-    def touch(self, key: Key) -> None:
-        """A sequence is used whose last piece this is."""
-        self._inbox.put(Touch(key))
+    def touch(self, keys: Sequence[Key]) -> None:
+        """A sequence is used whose pieces these are, the last one first."""
+        self._inbox.put(Touch(keys))
 
     def close(self, timeout: float) -> bool:
         """Write what waits, as far as `timeout` seconds go. Whether the thread has ended."""

@@ -37,9 +37,9 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Touch:
-    """A sequence is used whose last piece this is."""
+    """A sequence is used whose pieces these are, the last one first."""
 
-    key: Key
+    keys: Sequence[Key]
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +150,8 @@ class DiskThread:
             case Fetch():
                 if job not in self._fetches:
                     self._fetches.append(job)
-            case Touch(key=key):
-                self.folder.touch(key)
+            case Touch(keys=keys):
+                self.folder.touch(keys)
             case Stop():
                 self._stop = job
 

@@ -14,7 +14,7 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -34,7 +34,7 @@ from tandem.caches.chunk_file import (
     read_payload,
     write_file,
 )
-from tandem.caches.prefix import SECRET_SIZE, Index, Key, Piece, shared
+from tandem.caches.prefix import SECRET_SIZE, Index, Key, Piece
 from tandem.errors import CannotStart
 
 log = logging.getLogger("tandem.caches")
@@ -90,22 +90,24 @@ class Folder:
         self._clock = clock
         self._strangers: dict[Path, tuple[float, int]] = {}  # other models' files: when used, bytes
         self.is_failing = False  # the system refused the last read or write
-        help = "name another folder"
+        self._lock = -1
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             path.chmod(0o700)
             self._lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self.secret = _secret(path / _SECRET)
-        except BlockingIOError as error:
-            os.close(self._lock)
-            raise CannotStart(f"another process keeps conversations in {path}", help) from error
         except OSError as error:
-            raise CannotStart(f"conversations cannot be kept in {path}: {error}", help) from error
+            self.close()
+            why = "another process keeps its own there" if isinstance(error, BlockingIOError) else error
+            raise CannotStart(f"conversations cannot be kept in {path}: {why}", "name another folder") from error
         self._tag = hashlib.blake2b(fingerprint, key=self.secret, digest_size=DIGEST_SIZE).digest()
 
     def close(self) -> None:
-        os.close(self._lock)
+        """Another process may have it now."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
 
     # --- at the start ---
 
@@ -202,10 +204,12 @@ class Folder:
             self._remove_file(chunk, kind)
         return None
 
-    def touch(self, key: Key) -> None:
-        """A sequence was used whose last piece this is."""
-        if (chunk := self.index.get(key)) is not None:
-            self._set_used(chunk, self._clock())
+    def touch(self, keys: Iterable[Key]) -> None:
+        """A sequence was used whose pieces these are, the last one first."""
+        for key in keys:
+            if (chunk := self.index.get(key)) is not None:
+                self._set_used(chunk, self._clock())  # and by that what it goes on from
+                return
 
     # --- giving up ---
 
@@ -259,9 +263,8 @@ class Folder:
             self._set_used(parent, chunk.used)
 
     def _drop_outgrown(self, piece: Piece) -> None:
-        for shorter in self.index.children(piece.parent):
-            outgrown = shorter.piece.rows < piece.rows and not shorter.has_state
-            if outgrown and shared(shorter.piece.tokens, piece.tokens) == shorter.piece.rows:
+        for shorter in self.index.prefixes(piece):
+            if not shorter.has_state:
                 self._remove(shorter)
 
     # --- the books ---

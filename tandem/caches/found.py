@@ -63,36 +63,30 @@ def find(prompt: Prompt, shelf: Shelf, disk: Disk | None, any_row: bool, can_rew
     At least the last token is left to be read, for its logits. Rows end on the grid, or with `any_row` anywhere;
     a sequence that cannot rewind goes on only where its state was kept.
     """
-    steps = list(_walk(prompt, shelf, disk))
+    steps = list(_walk(prompt, shelf, disk, whole=not can_rewind))
     while steps:
         last = steps[-1]
-        if can_rewind:
-            may_end = any_row or last.end % prompt.chunk == 0
-        else:
-            may_end = last.rows == last.origin.piece.rows and _has_state(last.origin, disk)
-        if may_end:
+        if _has_state(last.origin, disk) if not can_rewind else any_row or last.end % prompt.chunk == 0:
             return Found(last.end, tuple(steps))
         steps.pop()
     return None
 
 
-def _walk(prompt: Prompt, shelf: Shelf, disk: Disk | None) -> Iterator[Step]:
+def _walk(prompt: Prompt, shelf: Shelf, disk: Disk | None, whole: bool) -> Iterator[Step]:
     """From the first row to where neither goes on. Memory is asked first; on disk there may be more."""
     for piece in prompt.pieces(max(0, len(prompt.tokens) - 1)):
-        matches: list[tuple[Copy | Chunk, int]] = []
-        if (held := shelf.index.match(piece)) is not None:
-            matches.append(held)
-        if disk is not None and (held is None or held[1] < piece.rows) and (written := disk.match(piece)) is not None:
-            matches.append(written)
-        if not matches:
+        best: tuple[Copy | Chunk, int] | None = shelf.index.match(piece, whole)
+        if disk is not None and (best is None or best[1] < piece.rows):
+            there = disk.index.match(piece, whole)
+            best = there if there and (best is None or best[1] < there[1]) else best
+        if best is None:
             return
-        origin, rows = max(matches, key=lambda match: match[1])  # the first of equals
-        yield Step(piece.first, rows, origin)
-        if rows < prompt.chunk:
+        yield Step(piece.first, best[1], best[0])
+        if best[1] < prompt.chunk:
             return
 
 
 def _has_state(origin: Copy | Chunk, disk: Disk | None) -> bool:
     if isinstance(origin, Copy) and origin.snapshot is not None:
         return True
-    return disk is not None and (chunk := disk.get(origin.piece.key)) is not None and chunk.has_state
+    return disk is not None and (chunk := disk.index.get(origin.piece.key)) is not None and chunk.has_state

@@ -9,6 +9,7 @@ find; what was found counts where every token is the same.
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Generic, Protocol, TypeVar
@@ -51,6 +52,11 @@ class Piece:
     @property
     def end(self) -> int:
         return self.first + len(self.tokens)
+
+    @property
+    def order(self) -> bytes:
+        """Sorts pieces by their tokens, the first token first."""
+        return self.tokens.astype(">u4").tobytes()
 
     def apart(self) -> Piece:
         """With tokens of its own: to be kept, without keeping the whole sequence for them."""
@@ -136,13 +142,15 @@ class Index(Generic[E]):
         return self._entries.get(key)
 
     def children(self, key: Key) -> tuple[E, ...]:
+        """What goes on from there, in the order of tokens."""
         return self._children.get(key, ())
 
     def add(self, entry: E) -> None:
         piece = entry.piece
         assert piece.key not in self._entries, "kept twice"
         self._entries[piece.key] = entry
-        self._children[piece.parent] = (*self.children(piece.parent), entry)
+        siblings, place = self.children(piece.parent), self._place_of(piece)
+        self._children[piece.parent] = (*siblings[:place], entry, *siblings[place:])
         self.note_change()
 
     def remove(self, entry: E) -> None:
@@ -158,23 +166,47 @@ class Index(Generic[E]):
         """Something of an entry is not as it was."""
         self.changes += 1
 
-    def match(self, wanted: Piece) -> tuple[E, int] | None:
-        """The entry that begins with most of a piece's tokens, and with how many. Every token was compared."""
-        exact = self._entries.get(wanted.key)
-        if exact is not None and shared(exact.piece.tokens, wanted.tokens) == wanted.rows == exact.piece.rows:
-            return exact, wanted.rows
-        return max(
-            ((entry, same) for entry in self.children(wanted.parent) if (same := self._same(entry, wanted))),
-            key=lambda found: found[1],
-            default=None,
-        )
+    def match(self, wanted: Piece, whole: bool = False) -> tuple[E, int] | None:
+        """The entry that begins with most of a piece's tokens, and with how many; with `whole` the longest one that
+        has no others. Every token was compared.
 
-    def _same(self, entry: E, wanted: Piece) -> int:
-        piece = entry.piece
-        return shared(piece.tokens, wanted.tokens) if piece.first == wanted.first else 0
+        In the order of tokens nothing shares more with a piece than its neighbours do, however many there are: a
+        thousand short chats of one client all go on from its root.
+        """
+        if (exact := self.holder(wanted, exactly=True)) is not None:
+            return exact, wanted.rows
+        if whole:
+            found = [(entry, entry.piece.rows) for entry in self.prefixes(wanted)]
+        else:
+            place = self._place_of(wanted)
+            near = self.children(wanted.parent)[max(0, place - 1) : place + 1]
+            found = [(entry, same) for entry in near if (same := shared(entry.piece.tokens, wanted.tokens))]
+        return max(found, key=lambda match: match[1], default=None)
+
+    def holder(self, piece: Piece, exactly: bool) -> E | None:
+        """The entry with all tokens of a piece; `exactly`: and no others."""
+        entry = self._entries.get(piece.key)
+        if entry is not None and np.array_equal(entry.piece.tokens, piece.tokens):
+            return entry
+        if exactly:
+            return None
+        after = self.children(piece.parent)[(place := self._place_of(piece)) : place + 1]
+        return next((entry for entry in after if shared(entry.piece.tokens, piece.tokens) == piece.rows), None)
+
+    def prefixes(self, piece: Piece) -> Iterator[E]:
+        """Entries that a longer piece begins with."""
+        for entry in self.children(piece.parent):
+            if (rows := entry.piece.rows) < piece.rows and shared(entry.piece.tokens, piece.tokens) == rows:
+                yield entry
+
+    def _place_of(self, piece: Piece) -> int:
+        """Among its siblings, of which those before it come first in the order of tokens."""
+        return bisect_left(self.children(piece.parent), piece.order, key=lambda entry: entry.piece.order)
 
     def check_integrity(self) -> None:
         by_parent = [entry for entries in self._children.values() for entry in entries]
         assert len(by_parent) == len(self._entries), "entries and children"
         assert all(self._entries[entry.piece.key] is entry for entry in by_parent), "an entry under another key"
-        assert all(entries for entries in self._children.values()), "an empty family"
+        for siblings in self._children.values():
+            order = [entry.piece.order for entry in siblings]
+            assert order and order == sorted(set(order)), "siblings out of order"

@@ -90,7 +90,7 @@ class Restore:
         """Where the state is to be read from, unless memory has it."""
         if isinstance(origin, Chunk):
             return origin
-        return self.disk.get(origin.piece.key) if self.disk is not None and origin.snapshot is None else None
+        return self.disk.index.get(origin.piece.key) if self.disk is not None and origin.snapshot is None else None
 
     def _load_rows(self, state: SequenceState, step: Step, wait: float) -> None:
         if isinstance(step.origin, Copy):

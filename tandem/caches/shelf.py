@@ -15,7 +15,7 @@ from functools import partial
 from typing import Final
 
 from tandem.caches.holdings import Holdings
-from tandem.caches.prefix import Index, Key, Piece, Prompt, shared
+from tandem.caches.prefix import Index, Key, Piece, Prompt
 from tandem.memory.budget import Level
 from tandem.model.saved import Saved
 from tandem.model.state import SequenceState, Snapshot
@@ -136,23 +136,16 @@ class Shelf:
             self._drop(oldest)
         return before - self.held
 
-    def _holder(self, piece: Piece, exactly: bool) -> Copy | None:
-        """The copy that has all rows of a piece; `exactly` those where a snapshot belongs to its end."""
-        found = self.index.match(piece)
-        if found is None or found[1] < piece.rows:
-            return None
-        return None if exactly and found[0].piece.rows != piece.rows else found[0]
-
     def _cost(self, piece: Piece, state: SequenceState, snapshot: Snapshot | None) -> int:
         """Bytes that keeping a piece, and the snapshot at its end, would take."""
-        copy = self._holder(piece, exactly=snapshot is not None)
+        copy = self.index.holder(piece, exactly=snapshot is not None)
         rows = state.saved_bytes(piece.rows) if copy is None else 0
         return rows + (snapshot.bytes if snapshot and (copy is None or copy.snapshot is None) else 0)
 
     def _make_room(self, size: int, level: Level, pieces: Iterable[Piece]) -> bool:
         """Whether `size` bytes fit under the limit, after others have gone: heads for all, conversations moved aside
         for all but heads. `pieces` are about to be claimed."""
-        stays = {id(self._holder(piece, exactly=False)) for piece in pieces}
+        stays = {id(self.index.holder(piece, exactly=False)) for piece in pieces}
         give_way = [
             copy
             for lower in ((Level.STORE,) if level is Level.STORE else (Level.STORE, Level.PARK))
@@ -169,7 +162,7 @@ class Shelf:
 
     def _place(self, piece: Piece, state: SequenceState, level: Level, snapshot: Snapshot | None) -> Copy:
         """A piece's copy, with a claim more. It is looked for again: what gave way meanwhile may have been ours."""
-        if (copy := self._holder(piece, exactly=snapshot is not None)) is not None:
+        if (copy := self.index.holder(piece, exactly=snapshot is not None)) is not None:
             self._claim(copy, level)
         else:
             copy = self._copy(piece, state, level)
@@ -191,11 +184,8 @@ class Shelf:
 
     def _drop_outgrown(self, piece: Piece, level: Level) -> None:
         """A conversation's end of last time is the beginning of what stands there now."""
-        for shorter in self.index.children(piece.parent):
-            outgrown = (
-                shorter.piece.rows < piece.rows and shared(shorter.piece.tokens, piece.tokens) == shorter.piece.rows
-            )
-            if outgrown and shorter.snapshot is None and shorter.level <= level and not COUNTED & shorter.claims.keys():
+        for shorter in self.index.prefixes(piece):
+            if shorter.snapshot is None and shorter.level <= level and not COUNTED & shorter.claims.keys():
                 self._drop(shorter)
 
     def _claim(self, copy: Copy, level: Level) -> None:

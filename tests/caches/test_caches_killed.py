@@ -51,9 +51,11 @@ def test_no_torn_chunk_is_ever_served(tmp_path: Path) -> None:
             print(file=writer.stdin, flush=True)
             pid = int(writer.stdout.readline())
             deadline = time.monotonic() + SOON
-            while not moment(tmp_path, before):
-                assert time.monotonic() < deadline, "it never came to that"
-            os.kill(pid, signal.SIGKILL)
+            try:
+                while not moment(tmp_path, before):
+                    assert time.monotonic() < deadline, "it never came to that"
+            finally:
+                os.kill(pid, signal.SIGKILL)
             assert writer.stdout.readline() == "True\n"
             seen_unfinished += unfinished(tmp_path) >= 0
             assert read_back(tmp_path) == finished(tmp_path)

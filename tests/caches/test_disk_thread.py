@@ -147,7 +147,7 @@ def test_it_stops_when_all_is_written_or_time_is_up(thread: DiskThread) -> None:
 def test_what_is_used_is_told_to_the_folder(thread: DiskThread) -> None:
     ((chunk, _),) = chunks(thread, 1)
     chunk.used = 0.0
-    do(thread, Touch(chunk.piece.key))
+    do(thread, Touch([chunk.piece.key]))
     assert chunk.used > 0.0
 
 

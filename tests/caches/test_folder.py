@@ -142,7 +142,7 @@ def test_the_conversation_used_longest_ago_goes_first_and_of_it_the_end(tmp_path
     clock.now += 10
     write(folder, [3] * 4)
     assert (held(folder, old), held(folder, new), held(folder, [3] * 4)) == (8, 8, 4)
-    folder.touch(prompt(old).key(8))
+    folder.touch([prompt(old).key(12), prompt(old).key(8)])  # the last of them that is there
     clock.now += 10
     write(folder, [4] * 8)
     assert (held(folder, old), held(folder, new), held(folder, [3] * 4), held(folder, [4] * 8)) == (8, 0, 4, 8)
@@ -342,7 +342,7 @@ class Years(RuleBasedStateMachine):
 
     @rule(tokens=tokens)
     def use(self, tokens: list[int]) -> None:
-        self.folder.touch(prompt(tokens).key(len(tokens)))
+        self.folder.touch([prompt(tokens).key(len(tokens))])
 
     @rule(tokens=tokens)
     def look(self, tokens: list[int]) -> None:

@@ -80,6 +80,8 @@ def test_the_entry_that_shares_most_is_found() -> None:
     assert index.match(last([1, 2, 3, 4, 5, 9, 9])) == (other, 3)
     assert index.match(last([1, 2, 3, 4, 6])) is None
     assert index.match(last([1, 2, 3, 3, 5, 6])) is None  # goes on from something else
+    assert index.match(last([1, 2, 3, 4, 5, 6, 7]), whole=True) == (short, 2)
+    assert index.match(last([1, 2, 3, 4, 5, 9, 9]), whole=True) is None
     index.remove(whole)
     assert index.match(last([1, 2, 3, 4, 5, 6, 7, 8])) == (short, 2)
     index.check_integrity()
@@ -113,6 +115,11 @@ def test_an_index_is_its_entries(changes: list[tuple[bool, list[int]]]) -> None:
             default=0,
         )
         assert (match[1] if match else 0) == best
+        within = [entry.piece.rows for entry in index.prefixes(piece)]
+        assert (whole[1] if (whole := index.match(piece, whole=True)) else 0) == max(
+            [*within, *[piece.rows] * (piece.key in kept)], default=0
+        )
+        assert (index.holder(piece, exactly=False) is not None) == (best == piece.rows)
 
 
 def test_a_kept_piece_does_not_keep_the_sequence() -> None:

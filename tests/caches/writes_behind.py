@@ -39,7 +39,7 @@ def write_until_killed(path: Path) -> None:
     disk = Disk(folder, 4 * SIZE)
     while True:
         for piece in prompt.pieces(CHUNK * 1000):
-            if disk.match(piece) is None and not disk.is_on_its_way(piece, Kind.ROWS):
+            if disk.index.get(piece.key) is None and not disk.is_on_its_way(piece, Kind.ROWS):
                 while not disk.has_room(SIZE):
                     pass
                 disk.write(piece, Kind.ROWS, payload(piece.first))
