@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -192,3 +193,8 @@ def test_whatever_a_forced_model_writes_is_read_as_calls(tokenizer: Tokenizer, f
             assert not isinstance(each, str)
             names.add(each.name)  # type: ignore[union-attr]
     assert names
+
+
+def test_the_page_says_how_many_calls_a_list_may_hold() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "structured-output.md").read_text()
+    assert f"a list of at most {MOST_AT_ONCE}" in page
