@@ -38,11 +38,11 @@ class Box:
         return freed
 
 
-def boxed(box: Box, slots: int = 3, floor: int = 0) -> Hand:
+def boxed(box: Box, slots: int = 3, floor: int = 0, pages: HostPages | None = None) -> Hand:
     limits = msgspec.structs.replace(
         live(request_timeout=1e6), floors=Floors(floor=floor, hard_floor=HARD_FLOOR, margin=0)
     )
-    driver = hand(pool_plan(slots), limits, pages=HostPages())
+    driver = hand(pool_plan(slots), limits, pages=pages or HostPages())
     engine = driver.engine
 
     def available() -> int:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
+import torch
 from engine_toy import Hand, alone, ask, hand
+from failing_kernel import FailingKernel
 from full_box import HARD_FLOOR, Box, boxed, keep_three, leave_room
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from residency_of import resident_bytes
 from test_row_memory import KIB4, committed, pool_plan, prompt
 
-from tandem.contract.messages import RefusalCode, RequestState
+from tandem.contract.messages import Cancel, Finished, Generate, RefusalCode, Refused, RequestState
 from tandem.memory.host_pages import HostPages
 
 
@@ -168,3 +174,75 @@ def test_health_says_what_requests_and_caches_may_still_take() -> None:
     held = sum(part.bytes for part in driver.health.memory) - committed(driver)
     budget = driver.engine.memory.budget
     assert driver.health.cache_growth == budget.cache_growth(held)
+
+
+# --- anything, in any order ---
+
+EVENTS = st.lists(
+    st.one_of(
+        st.tuples(st.just("ask"), st.sampled_from([5, 470, 490, 980]), st.integers(1, 60)),  # a page holds 512 rows
+        st.tuples(st.just("ask"), st.sampled_from([5, 470, 490, 980]), st.integers(40, 60)),
+        st.tuples(st.just("turn"), st.sampled_from([1, 10, 30, 100])),
+        st.tuples(st.just("cancel"), st.integers(0, 5)),
+        st.tuples(st.just("hog"), st.sampled_from([0, 1, 2, 4, -1, -3, -HARD_FLOOR // KIB4])),  # pages left above
+        st.tuples(st.just("release")),
+        st.tuples(st.just("fail"), st.integers(0, 3)),  # the kernel refuses one of the next commits
+    ),
+    min_size=8,
+    max_size=20,
+)
+
+
+@cache
+def rest(tokens: tuple[int, ...]) -> list[int]:
+    """The longest answer to a prompt."""
+    return alone(ask("alone", tokens, 60), pool_plan())
+
+
+def kernel_agrees(driver: Hand) -> None:
+    """What is booked for the rows of each slot is what lies in memory."""
+    for slot in driver.engine.schedule.slots:
+        rows = torch.from_numpy(slot.state.hashes.view("int64"))
+        assert resident_bytes(rows) == sum(usage.committed for usage in slot.memory.usage)
+
+
+@given(events=EVENTS, slots=st.integers(1, 3), floor=st.sampled_from([0, HARD_FLOOR + 4 * KIB4]))
+@settings(max_examples=50, deadline=None, derandomize=True)
+def test_whatever_memory_does_the_books_are_the_kernels_and_every_request_gets_its_last_word(
+    events: list[tuple[str, ...]], slots: int, floor: int
+) -> None:
+    kernel, box = FailingKernel(), Box()
+    driver = boxed(box, slots, floor, HostPages(kernel=kernel))
+    asked: list[Generate] = []
+    for event in events:
+        match event:
+            case ("ask", length, max_tokens):
+                asked.append(ask(f"r{len(asked)}", prompt(length, len(asked) % 3), max_tokens))
+                driver.turn(asked[-1])
+            case ("turn", count):
+                for _ in range(count):
+                    driver.turn(seconds=0.07)
+                    kernel_agrees(driver)
+            case ("cancel", number):
+                driver.turn(Cancel(f"r{number}"))
+            case ("hog", pages):
+                leave_room(box, driver, pages * KIB4)
+            case ("release",):
+                box.others = 0
+            case ("fail", step):
+                kernel.fails_in = step
+    box.others, kernel.fails_in = 0, None
+    driver.until_idle()
+    kernel_agrees(driver)
+    for request in asked:
+        *_, last = driver.to(request.id)
+        text = driver.tokens(request.id)
+        assert text == rest(request.tokens)[: len(text)]
+        if isinstance(last, Finished):
+            assert last.completion_tokens == len(text)
+        else:
+            assert isinstance(last, Refused) and last.code is RefusalCode.NO_MEMORY
+    for slot in driver.engine.schedule.slots:
+        slot.forget()
+    kernel_agrees(driver)
+    assert committed(driver) == 0
