@@ -17,7 +17,7 @@ MOST_TOKENS: Final = 24
 MOST_CHARACTERS: Final = 90
 SEEN: Final = 240  # characters of a task, or of what was written last, that it looks at
 _NOT_PLAIN: Final = re.compile(r"[\x00-\x1f\x7f-\x9f<>`*_#|]+")
-_END: Final = re.compile(r"(?<=[.!?])\s|\n")
+_END: Final = re.compile(r"(?<=[.!?])[\"')]*\s|\n")
 
 
 class Narrator:
