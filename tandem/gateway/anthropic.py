@@ -10,7 +10,7 @@ from msgspec import Struct, field
 
 from tandem.gateway import sse
 from tandem.gateway.answers import Usage
-from tandem.gateway.anthropic_request import MessagesRequest, to_chat
+from tandem.gateway.anthropic_request import PLACES, MessagesRequest, to_chat
 from tandem.gateway.dialect import Ending, Identity, Written, finish_word
 from tandem.gateway.envelopes import messages_error
 from tandem.gateway.errors import ApiError
@@ -79,6 +79,7 @@ class Messages(ForeignChat[MessagesRequest]):
     prefix = "msg_"
     request = MessagesRequest
     stream_type = sse.STREAM_TYPE
+    places = PLACES
 
     def generation(self, wanted: MessagesRequest) -> ChatRequest:
         return to_chat(wanted)

@@ -11,7 +11,7 @@ from msgspec import Meta, Struct
 
 from tandem.gateway.conversation import Part
 from tandem.gateway.fields import MAX_STOPS, Count, Ignored, Stop
-from tandem.gateway.foreign import effort_of, in_openai_words, joined, not_read, required, text_parts
+from tandem.gateway.foreign import Places, effort_of, in_openai_words, joined, not_read, required, text_parts
 from tandem.gateway.openai import ChatRequest
 
 
@@ -102,23 +102,29 @@ def to_chat(wanted: CountRequest) -> ChatRequest:
         "messages": [*_system(wanted.system), *turns],
         "tools": [_tool(tool, f"tools[{n}]") for n, tool in enumerate(wanted.tools or ())],
     }
-    names: dict[str, str] = {}
     if (choice := wanted.tool_choice) is not None:
         fields["tool_choice"] = _choice(choice)
         fields["parallel_tool_calls"] = not choice.disable_parallel_tool_use
     if (thinking := wanted.thinking) is not None:
         fields["max_reasoning_tokens"] = 0 if thinking.type == "disabled" else thinking.budget_tokens
     if (config := wanted.output_config) is not None:
-        names |= {"reasoning_effort": "output_config.effort", "response_format": "output_config.format"}
         fields["reasoning_effort"] = effort_of(config.effort)
         if config.format is not None:
             fields["response_format"] = {"type": "json_schema", "json_schema": {"schema": config.format.schema}}
     if isinstance(wanted, MessagesRequest):
         fields |= {name: getattr(wanted, name) for name in _SAME}
         fields["stop"] = wanted.stop_sequences
-    return in_openai_words(ChatRequest, fields, names)
+    return in_openai_words(ChatRequest, fields, PLACES)
 
 
+PLACES: Final[Places] = (
+    (r"response_format(\.json_schema)?", "output_config.format"),
+    ("reasoning_effort", "output_config.effort"),
+    ("max_reasoning_tokens", "thinking.budget_tokens"),
+    (r"(tools\[\d+\])\.function\.parameters", r"\1.input_schema"),
+    (r"(tools\[\d+\])\.function", r"\1"),
+    ("stop", "stop_sequences"),
+)
 _SAME: Final = ("max_tokens", "stream", "temperature", "top_p", "top_k")  # called alike in both APIs
 
 # Claude Code opens its system prompt with a line that differs in every request; nothing behind it could be found again.

@@ -6,8 +6,9 @@ is named by its place in the client's own request.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 
@@ -24,8 +25,15 @@ from tandem.text.template import Prompt
 Words = TypeVar("Words", bound=Generation)
 
 
+Places: TypeAlias = tuple[tuple[str, str], ...]
+"""Where a field of OpenAI's stands in another API: a pattern for the beginning of its place, and what stands there
+instead. The first that matches counts."""
+
+
 class ForeignChat(Dialect[Wanted]):
     """The half of a dialect that reads. Made for one request."""
+
+    places: Places
 
     def generation(self, wanted: Wanted) -> ChatRequest | CompletionRequest:
         raise NotImplementedError
@@ -37,13 +45,25 @@ class ForeignChat(Dialect[Wanted]):
         return [await prompts.of_chat(generation)]
 
     def error(self, error: ApiError) -> bytes:
-        return envelope(self.route, error)
+        return envelope(self.route, as_placed(error, self.places))
 
 
-def in_openai_words(kind: type[Words], fields: Mapping[str, Any], names: Mapping[str, str]) -> Words:
-    """A field that is None is left out. `names` says where a field stands in the client's request when it is not
-    called so there. Raises `ApiError` 400 naming that place."""
-    return convert(kind, {name: value for name, value in fields.items() if value is not None}, names)
+def in_openai_words(kind: type[Words], fields: Mapping[str, Any], places: Places) -> Words:
+    """A field that is None is left out. Raises `ApiError` 400 naming the client's own place."""
+    try:
+        return convert(kind, {name: value for name, value in fields.items() if value is not None})
+    except ApiError as error:
+        raise as_placed(error, places) from None
+
+
+def as_placed(error: ApiError, places: Places) -> ApiError:
+    """The same error, about the client's own place."""
+    inner = error.detail.param or ""
+    own = next((re.sub(f"^{there}", here, inner) for there, here in places if re.match(there, inner)), inner)
+    if own == inner:
+        return error
+    sentence, detail = error.sentence.replace(f"`{inner}", f"`{own}", 1), error.detail
+    return ApiError(error.status, error.code, sentence, param=own, retry_after=error.retry_after, source=detail.source)
 
 
 _TEXTS: Final = frozenset({"text", "input_text", "output_text", "reasoning_text", "summary_text"})

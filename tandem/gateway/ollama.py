@@ -17,6 +17,7 @@ from tandem.gateway.errors import ApiError
 from tandem.gateway.foreign import ForeignChat, arguments_of
 from tandem.gateway.logprobs import Shown, TokenLogprob, chat_logprobs
 from tandem.gateway.ollama_request import (
+    PLACES,
     OllamaChatRequest,
     OllamaGenerateRequest,
     OllamaGeneration,
@@ -79,6 +80,7 @@ class _Ollama(ForeignChat[Wanted]):
     is_chat: bool
     prefix = "ollama-"
     stream_type = STREAM_TYPE
+    places = PLACES
 
     def __init__(self, model: str) -> None:
         self._model = model

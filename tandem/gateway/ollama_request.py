@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 
 from tandem.gateway.errors import ApiError
 from tandem.gateway.fields import MAX_STOPS, WHOLE_ROOM, Ignored, Stop
-from tandem.gateway.foreign import effort_of, in_openai_words, not_read
+from tandem.gateway.foreign import Places, as_placed, effort_of, in_openai_words, not_read
 from tandem.gateway.openai import ChatRequest, CompletionRequest
 from tandem.gateway.reading import convert
 
@@ -95,7 +95,7 @@ def chat_of(wanted: OllamaChatRequest) -> ChatRequest:
     turns = wanted.messages or [OllamaMessage("user")]
     messages = [_message(message, f"messages[{n}]") for n, message in enumerate(turns)]
     fields = {"messages": messages, "tools": wanted.tools, **_chat_fields(wanted)}
-    return in_openai_words(ChatRequest, fields, _NAMES)
+    return in_openai_words(ChatRequest, fields, PLACES)
 
 
 def generate_of(wanted: OllamaGenerateRequest) -> ChatRequest | CompletionRequest:
@@ -106,10 +106,10 @@ def generate_of(wanted: OllamaGenerateRequest) -> ChatRequest | CompletionReques
     if wanted.raw:
         scores = (wanted.top_logprobs or 0) if wanted.logprobs else None
         fields = {"prompt": wanted.prompt or "", "logprobs": scores, **_fields(wanted)}
-        return in_openai_words(CompletionRequest, fields, _NAMES)
+        return in_openai_words(CompletionRequest, fields, PLACES)
     system = [{"role": "system", "content": wanted.system}] if wanted.system else []
     messages = [*system, {"role": "user", "content": wanted.prompt or ""}]
-    return in_openai_words(ChatRequest, {"messages": messages, **_chat_fields(wanted)}, _NAMES)
+    return in_openai_words(ChatRequest, {"messages": messages, **_chat_fields(wanted)}, PLACES)
 
 
 _REFUSED: Final[tuple[tuple[str, tuple[Any, ...], str], ...]] = (
@@ -119,20 +119,14 @@ _REFUSED: Final[tuple[tuple[str, tuple[Any, ...], str], ...]] = (
     ("images", (None, []), "this model does not see images; send text"),
 )
 
-# Where a field stands in Ollama's words.
-_NAMES: Final = {
-    "max_tokens": "options.num_predict",
-    "temperature": "options.temperature",
-    "top_p": "options.top_p",
-    "top_k": "options.top_k",
-    "min_p": "options.min_p",
-    "repetition_penalty": "options.repeat_penalty",
-    "presence_penalty": "options.presence_penalty",
-    "frequency_penalty": "options.frequency_penalty",
-    "seed": "options.seed",
-    "reasoning_effort": "think",
-    "response_format": "format",
-}
+_LIMITS: Final = "temperature|top_p|top_k|min_p|presence_penalty|frequency_penalty|seed|stop|num_predict|repeat_penalty"
+PLACES: Final[Places] = (
+    ("max_tokens", "options.num_predict"),
+    ("repetition_penalty", "options.repeat_penalty"),
+    (f"({_LIMITS})", r"options.\1"),
+    ("reasoning_effort", "think"),
+    (r"response_format(\.json_schema\.schema)?", "format"),
+)
 
 
 def _fields(wanted: OllamaGeneration) -> dict[str, Any]:
@@ -160,7 +154,10 @@ def _limit(num_predict: int | None) -> int | None:
 
 
 def _options(options: dict[str, Any]) -> Options:
-    return convert(Options, options, {name: f"options.{name}" for name in Options.__struct_fields__})
+    try:
+        return convert(Options, options)
+    except ApiError as error:
+        raise as_placed(error, PLACES) from None
 
 
 def _chat_fields(wanted: OllamaGeneration) -> dict[str, Any]:

@@ -33,19 +33,12 @@ def read(kind: type[Body], body: bytes) -> tuple[Body, tuple[str, ...]]:
     return wanted, tuple(name for name in names if name not in known)
 
 
-def convert(kind: type[Body], fields: Mapping[str, Any], names: Mapping[str, str]) -> Body:
-    """Another API's request in the words of this one. `names` says where a field stands in the client's request.
-
-    Raises `ApiError` 400 naming that place.
-    """
+def convert(kind: type[Body], fields: Mapping[str, Any]) -> Body:
+    """Fields that are read already, by the same rules. Raises `ApiError` 400 naming the one that is wrong."""
     try:
         return msgspec.convert(fields, kind)
     except msgspec.ValidationError as error:
         sentence, param = _explain(str(error), kind)
-        field = re.match(r"\w*", param or "")
-        if param is not None and field is not None and field[0] in names:
-            named = names[field[0]] + param[field.end() :]
-            sentence, param = sentence.replace(f"`{param}`", f"`{named}`", 1), named
         raise ApiError(400, "invalid_value", sentence, param=param) from None
 
 

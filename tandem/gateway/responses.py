@@ -15,7 +15,7 @@ from tandem.gateway.errors import ApiError
 from tandem.gateway.foreign import ForeignChat
 from tandem.gateway.logprobs import Shown
 from tandem.gateway.openai import ChatRequest
-from tandem.gateway.responses_request import ReasoningWish, ResponsesRequest, ResponsesTool, TextFormat, to_chat
+from tandem.gateway.responses_request import PLACES, ReasoningWish, ResponsesRequest, ResponsesTool, TextFormat, to_chat
 from tandem.text.pieces import AnswerPart, CallArguments, CallBegun, Text, Thought
 from tandem.text.tokenizer import Tokenizer
 
@@ -154,6 +154,7 @@ class Responses(ForeignChat[ResponsesRequest]):
     prefix = "resp_"
     request = ResponsesRequest
     stream_type = sse.STREAM_TYPE
+    places = PLACES
 
     def generation(self, wanted: ResponsesRequest) -> ChatRequest:
         return to_chat(wanted)

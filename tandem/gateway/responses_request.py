@@ -13,8 +13,8 @@ from msgspec import Meta, Struct
 from tandem.gateway.conversation import Part
 from tandem.gateway.errors import ApiError
 from tandem.gateway.fields import Count, Ignored
-from tandem.gateway.foreign import effort_of, in_openai_words, joined, not_read, required, text_parts
-from tandem.gateway.openai import ChatRequest, StreamOptions
+from tandem.gateway.foreign import Places, effort_of, in_openai_words, joined, not_read, required, text_parts
+from tandem.gateway.openai import ChatRequest
 
 ItemRole = Literal["user", "assistant", "system", "developer"]
 
@@ -78,7 +78,7 @@ class ResponsesRequest(Struct, frozen=True, kw_only=True):
     model: str | None = None
     instructions: str | None = None
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
+    stream_options: Ignored = None
     max_output_tokens: Count | None = None
     temperature: float | None = None
     top_p: float | None = None
@@ -133,14 +133,16 @@ def to_chat(wanted: ResponsesRequest) -> ChatRequest:
         "reasoning_effort": effort_of(wanted.reasoning.effort) if wanted.reasoning is not None else None,
         "response_format": _format(wanted.text.format) if wanted.text is not None else None,
     }
-    return in_openai_words(ChatRequest, fields, _NAMES)
+    return in_openai_words(ChatRequest, fields, PLACES)
 
 
-_NAMES: Final = {
-    "max_completion_tokens": "max_output_tokens",
-    "reasoning_effort": "reasoning.effort",
-    "response_format": "text.format",
-}
+PLACES: Final[Places] = (
+    ("messages", "input"),
+    ("max_completion_tokens", "max_output_tokens"),
+    ("reasoning_effort", "reasoning.effort"),
+    (r"response_format(\.json_schema)?", "text.format"),
+    (r"(tools\[\d+\])\.function", r"\1"),
+)
 
 
 _ORDER: Final = ("thinking", "content", "tool_calls")

@@ -11,6 +11,7 @@ import pytest
 from tandem.gateway import anthropic_request, ollama_request, responses_request
 from tandem.gateway.anthropic_request import MessagesRequest
 from tandem.gateway.errors import ApiError
+from tandem.gateway.foreign import Places, as_placed
 from tandem.gateway.ollama_request import OllamaChatRequest, OllamaGenerateRequest
 from tandem.gateway.openai import ChatRequest, CompletionRequest, Generation
 from tandem.gateway.reading import read
@@ -312,3 +313,24 @@ def test_the_sentence_about_earlier_answers_says_what_to_do() -> None:
     with pytest.raises(ApiError) as caught:
         responses(previous_response_id="resp_1")
     assert "send the whole conversation as `input`" in caught.value.sentence
+
+
+LATER: list[tuple[Places, str, str]] = [
+    (anthropic_request.PLACES, "response_format.json_schema.schema.items", "output_config.format.schema.items"),
+    (anthropic_request.PLACES, "tools[2].function.parameters.properties", "tools[2].input_schema.properties"),
+    (anthropic_request.PLACES, "messages", "messages"),
+    (responses_request.PLACES, "response_format.json_schema.schema", "text.format.schema"),
+    (responses_request.PLACES, "tools[2].function.parameters", "tools[2].parameters"),
+    (responses_request.PLACES, "max_completion_tokens", "max_output_tokens"),
+    (responses_request.PLACES, "messages", "input"),
+    (ollama_request.PLACES, "response_format.json_schema.schema.items", "format.items"),
+    (ollama_request.PLACES, "response_format", "format"),
+    (ollama_request.PLACES, "stop", "options.stop"),
+]
+
+
+@pytest.mark.parametrize(("places", "inner", "own"), LATER)
+def test_what_is_found_wrong_later_is_named_there_too(places: Places, inner: str, own: str) -> None:
+    placed = as_placed(ApiError(503, "code", f"`{inner}`: no", param=inner, retry_after=2, source="engine"), places)
+    assert (placed.detail.param, placed.sentence) == (own, f"`{own}`: no")
+    assert (placed.status, placed.code, placed.retry_after, placed.detail.source) == (503, "code", 2, "engine")
