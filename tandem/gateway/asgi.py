@@ -28,9 +28,11 @@ async def respond(send: Send, status: int, headers: Iterable[tuple[bytes, bytes]
     await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
-async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
-    """The whole body. Raises `ApiError` when it is no JSON by its own word (415), too large (413) or too slow (408),
-    and `ClientLeft`."""
+async def read_body(scope: Scope, receive: Receive, limit: int, within: float = BODY_WITHIN) -> bytes:
+    """The whole body, within so many seconds.
+
+    Raises `ApiError` when it is no JSON by its own word (415), too large (413) or too slow (408), and `ClientLeft`.
+    """
     headers = dict(scope["headers"])
     kind = headers.get(b"content-type", b"application/json").partition(b";")[0].strip().lower()
     if kind != b"application/json":
@@ -41,7 +43,7 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
         raise too_large(limit)
     body = bytearray()
     try:
-        async with asyncio.timeout(BODY_WITHIN):
+        async with asyncio.timeout(within):
             while True:
                 message = await receive()
                 if message["type"] != "http.request":
@@ -52,7 +54,7 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
                 if not message["more_body"]:
                     return bytes(body)
     except TimeoutError:
-        sentence = f"the body did not arrive within {BODY_WITHIN:.0f} s"
+        sentence = f"the body did not arrive within {within:.0f} s"
         raise ApiError(408, "request_timeout", sentence) from None
 
 

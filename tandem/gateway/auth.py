@@ -66,6 +66,7 @@ ROUTES: Final[dict[str, Access]] = {
     "/v1/messages": Access.USER,
     "/v1/messages/count_tokens": Access.USER,
     "/v1/embeddings": Access.USER,
+    "/v1/systemone": Access.USER,
     "/api/version": Access.USER,
     "/api/tags": Access.USER,
     "/api/ps": Access.USER,

@@ -23,6 +23,7 @@ from tandem.gateway.ollama_request import OllamaChatRequest, OllamaGenerateReque
 from tandem.gateway.openai import ChatRequest, CompletionRequest
 from tandem.gateway.responses import ResponsesAnswer
 from tandem.gateway.responses_request import ResponsesRequest
+from tandem.gateway.systemone import SystemOneRequest
 from tandem.gateway.tokens import DetokenizeRequest, TokenizeRequest
 
 
@@ -45,6 +46,7 @@ _BODIES: Final = {
     "/v1/responses": Body(ResponsesRequest, ResponsesAnswer, _EVENTS),
     "/v1/messages": Body(MessagesRequest, MessagesAnswer, _EVENTS),
     "/v1/messages/count_tokens": Body(CountRequest),
+    "/v1/systemone": Body(SystemOneRequest),
     "/api/chat": Body(OllamaChatRequest, OllamaAnswer, _LINES),
     "/api/generate": Body(OllamaGenerateRequest, OllamaAnswer, _LINES),
     "/api/show": Body(ShowRequest),

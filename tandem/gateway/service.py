@@ -22,6 +22,7 @@ from tandem.gateway.metrics import Metrics
 from tandem.gateway.prompts import Prompts
 from tandem.gateway.quota import Quota
 from tandem.gateway.role_client import RoleClient
+from tandem.gateway.systemone import SystemOne
 from tandem.ledger.ledger import Ledger
 from tandem.text.tokenizer import Tokenizer
 
@@ -54,6 +55,7 @@ class Service:
         self.quota = Quota()
         self.prompts = Prompts(tokenizer, plan.gateway.window, plan.gateway.model, plan.gateway.calls)
         self.roles = RoleClient(Path(plan.paths.run), lambda: self.director.state)
+        self.systemone = SystemOne(self.roles)
         self.conductor = Conductor(
             self.roles, self.engine, self.prompts, plan.gateway.model, state=Path(plan.paths.state)
         )
