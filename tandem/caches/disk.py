@@ -87,6 +87,8 @@ class Disk:
     def fetch(self, files: Sequence[tuple[Chunk, Kind]]) -> Fetch:
         """Begin to read these files, in order."""
         fetch = Fetch(files, self._inbox)
+        if self._is_closed:
+            fetch.arrived.put(None)  # nobody reads any more
         self._inbox.put(fetch)
         return fetch
 

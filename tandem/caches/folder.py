@@ -145,14 +145,12 @@ class Folder:
             self._strangers[path] = (used, path.stat().st_size)
             self.stats.bytes += self._strangers[path][1]
             return
-        chunk = self.index.get(header.piece.key)
         if header.kind is Kind.ROWS:
-            chunk = Chunk(header.piece, used)
-            self._add(chunk)
-        if chunk is None:
-            path.unlink()
+            self._add(Chunk(header.piece, used), header.size)
+        elif (chunk := self.index.get(header.piece.key)) is not None:
+            self._add_state(chunk, header.size)
         else:
-            self._note(chunk, header.kind, header.size)
+            path.unlink()
 
     # --- reading and writing ---
 
@@ -175,11 +173,12 @@ class Folder:
             return False
         self.is_failing = False
         self.stats.written += 1
-        if chunk is None:
+        if chunk is not None:
+            self._add_state(chunk, size)
+        else:
             chunk = Chunk(piece.apart(), self._clock())
             self._drop_outgrown(piece)
-            self._add(chunk)
-        self._note(chunk, kind, size)
+            self._add(chunk, size)
         self._set_used(chunk, self._clock())
         return True
 
@@ -272,12 +271,14 @@ class Folder:
     def _path(self, key: Key, kind: Kind) -> Path:
         return self.path / file_name(key, kind)
 
-    def _add(self, chunk: Chunk) -> None:
+    def _add(self, chunk: Chunk, size: int) -> None:
+        chunk.sizes = {Kind.ROWS: size}
         self.index.add(chunk)
         self.stats.chunks += 1
+        self.stats.bytes += size
 
-    def _note(self, chunk: Chunk, kind: Kind, size: int) -> None:
-        chunk.sizes = {**chunk.sizes, kind: size}
+    def _add_state(self, chunk: Chunk, size: int) -> None:
+        chunk.sizes = {**chunk.sizes, Kind.STATE: size}
         self.index.note_change()
         self.stats.bytes += size
 

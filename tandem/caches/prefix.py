@@ -149,7 +149,8 @@ class Index(Generic[E]):
         piece = entry.piece
         assert piece.key not in self._entries, "kept twice"
         self._entries[piece.key] = entry
-        siblings, place = self.children(piece.parent), self._place_of(piece)
+        siblings = self.children(piece.parent)
+        place = _place_among(siblings, piece)
         self._children[piece.parent] = (*siblings[:place], entry, *siblings[place:])
         self.note_change()
 
@@ -178,8 +179,9 @@ class Index(Generic[E]):
         if whole:
             found = [(entry, entry.piece.rows) for entry in self.prefixes(wanted)]
         else:
-            place = self._place_of(wanted)
-            near = self.children(wanted.parent)[max(0, place - 1) : place + 1]
+            siblings = self.children(wanted.parent)
+            place = _place_among(siblings, wanted)
+            near = siblings[max(0, place - 1) : place + 1]
             found = [(entry, same) for entry in near if (same := shared(entry.piece.tokens, wanted.tokens))]
         return max(found, key=lambda match: match[1], default=None)
 
@@ -190,7 +192,8 @@ class Index(Generic[E]):
             return entry
         if exactly:
             return None
-        after = self.children(piece.parent)[(place := self._place_of(piece)) : place + 1]
+        siblings = self.children(piece.parent)
+        after = siblings[_place_among(siblings, piece) :][:1]
         return next((entry for entry in after if shared(entry.piece.tokens, piece.tokens) == piece.rows), None)
 
     def prefixes(self, piece: Piece) -> Iterator[E]:
@@ -199,10 +202,6 @@ class Index(Generic[E]):
             if (rows := entry.piece.rows) < piece.rows and shared(entry.piece.tokens, piece.tokens) == rows:
                 yield entry
 
-    def _place_of(self, piece: Piece) -> int:
-        """Among its siblings, of which those before it come first in the order of tokens."""
-        return bisect_left(self.children(piece.parent), piece.order, key=lambda entry: entry.piece.order)
-
     def check_integrity(self) -> None:
         by_parent = [entry for entries in self._children.values() for entry in entries]
         assert len(by_parent) == len(self._entries), "entries and children"
@@ -210,3 +209,8 @@ class Index(Generic[E]):
         for siblings in self._children.values():
             order = [entry.piece.order for entry in siblings]
             assert order and order == sorted(set(order)), "siblings out of order"
+
+
+def _place_among(siblings: Sequence[Kept], piece: Piece) -> int:
+    """How many of them come before a piece in the order of tokens."""
+    return bisect_left(siblings, piece.order, key=lambda entry: entry.piece.order)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from checkpoints import FAMILIES, random_tokens, save
 from sequences import Books
-from test_caches import until
+from tiers import until
 from torch import Tensor
 
 from tandem.caches.anchors import Anchors
