@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from typing import Generic
+from contextlib import AbstractContextManager
+from typing import Final, Generic
 from uuid import uuid4
 
 from litestar.types import Receive, Scope, Send
 
 from tandem.conductor.status import Line
-from tandem.contract.messages import FinishReason
+from tandem.contract.messages import FinishReason, RefusalCode
 from tandem.gateway import sse
 from tandem.gateway.accounting import Account, remarks_of, timings_of, usage_of
 from tandem.gateway.asgi import ClientLeft, caller_of, client_of, name_list, read_body, respond
@@ -25,6 +27,8 @@ from tandem.gateway.running import RunningCall
 from tandem.gateway.service import Service
 from tandem.gateway.shaping import last_task, without_status
 from tandem.text.tokenizer import Tokenizer
+
+ASK_AGAIN: Final = 0.5  # seconds until a task asks again whether there is a place in the queue
 
 
 class Exchange(Generic[Wanted]):
@@ -43,17 +47,17 @@ class Exchange(Generic[Wanted]):
         self._account.caller, self._account.client = caller_of(scope), client_of(scope)
         with self._service.counted(self._account):
             try:
-                self._service.quota.arrive(self._account.caller, self._live.limits, time.monotonic())
                 wanted, generation = await self._read(scope, receive)
                 if (answer := self._dialect.at_once(wanted)) is not None:
                     self._account.was_at_once = True
                     await respond(send, 200, [(b"content-type", b"application/json"), *self._headers], answer)
                     return
                 hints = hints_of(dict(scope["headers"]), generation.openings, self._account.caller, self._live.api)
-                generation = await self._conduct(generation, hints)
-                job = await self._make_job(wanted, generation, hints)
-                with self._service.quota.running(self._account.caller, self._live.limits, hints.is_task):
-                    await self._run(wanted, job, bool(generation.stream), receive, send)
+                with self._within_quota(hints):
+                    generation = await self._conduct(generation, hints)
+                    job = await self._make_job(wanted, generation, hints)
+                    run = self._run_task if hints.is_task else self._run
+                    await run(wanted, job, bool(generation.stream), receive, send)
             except ApiError as error:
                 self._account.error = error
                 waited = wait_header(self._account.call) if self._account.call is not None else []
@@ -74,6 +78,23 @@ class Exchange(Generic[Wanted]):
         self._service.check_model(generation.model)
         await self._service.check_open()
         return wanted, generation
+
+    def _within_quota(self, hints: Hints) -> AbstractContextManager[None]:
+        quota, caller, limits = self._service.quota, self._account.caller, self._live.limits
+        quota.arrive(caller, hints.is_task, limits, time.monotonic())
+        return quota.running(caller, hints.is_task, limits)
+
+    async def _run_task(self, wanted: Wanted, job: Job, is_streamed: bool, receive: Receive, send: Send) -> None:
+        """A task waits outside of a full queue: a client that is told to come back keeps the answer it belongs to from
+        its user until it has."""
+        until = time.monotonic() + self._live.limits.queue_timeout
+        while True:
+            try:
+                return await self._run(wanted, job, is_streamed, receive, send)
+            except ApiError as error:
+                if error.code != RefusalCode.QUEUE_FULL or time.monotonic() >= until:
+                    raise
+            await asyncio.sleep(ASK_AGAIN)
 
     async def _run(self, wanted: Wanted, job: Job, is_streamed: bool, receive: Receive, send: Send) -> None:
         service, limits = self._service, self._live.limits

@@ -13,7 +13,7 @@ from gateway_appliance import Appliance, Start, make_live
 from spoken import NOW, THINKING, TOOLS, chunks_of, put_together, speaking, streamed, text_of_prompt, told_at_once
 
 from tandem.config.documents import TASKS
-from tandem.contract.messages import FinishReason, Started
+from tandem.contract.messages import FinishReason, RefusalCode, Started
 from tandem.contract.plan import Api, KeySource
 
 pytestmark = pytest.mark.anyio
@@ -52,7 +52,7 @@ async def test_a_limit_of_one_key_is_named_with_its_value_and_is_no_other_key_s(
 
 
 async def test_a_title_comes_with_its_turn_and_is_not_refused(start: Start, keys: KeySource) -> None:
-    """BR-056: only the turn counts among a key's running requests."""
+    """BR-056: tasks are counted for themselves."""
     go_on = asyncio.Event()
 
     async def waits(job: Job) -> None:
@@ -75,6 +75,34 @@ async def test_a_title_comes_with_its_turn_and_is_not_refused(start: Start, keys
         assert second.status_code == 429
         assert "`limits.per_key_running` lets one key have 1 requests here at once" in second.json()["error"]["message"]
         assert (await post(appliance, "one")).status_code == 200  # its place came free
+
+
+async def test_a_title_waits_outside_of_a_full_queue(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """BR-056: it is never told to come back, a turn is."""
+    monkeypatch.setattr("tandem.gateway.exchange.ASK_AGAIN", 0.01)
+    places = [False, False, True]
+
+    async def full(job: Job) -> None:
+        if places.pop(0):
+            await appliance.engine.say_answer(job)
+        else:
+            job.refuse(RefusalCode.QUEUE_FULL, "the queue is full")
+
+    async with start(make_live(api=Api(tasks=TASKS))) as appliance:
+        appliance.engine.script = full
+        assert (await appliance.chat("Generate a title for this conversation: x")).status_code == 200
+        assert (len(appliance.engine.requests), places) == (3, [])
+        places += [False, True]
+        assert (await appliance.chat("how do I sort?")).status_code == 429
+
+
+async def test_a_title_that_nobody_waits_for_is_given_up(start: Start) -> None:
+    async def full(job: Job) -> None:
+        job.refuse(RefusalCode.QUEUE_FULL, "the queue is full")
+
+    async with start(make_live(api=Api(tasks=TASKS), queue_timeout=0.01)) as appliance:
+        appliance.engine.script = full
+        assert (await appliance.chat("Generate a title for this conversation: x")).status_code == 429
 
 
 async def test_a_client_that_leaves_gives_its_place_back(start: Start, keys: KeySource) -> None:
