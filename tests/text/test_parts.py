@@ -151,3 +151,34 @@ def test_neighbours_of_one_kind_are_joined_and_others_are_not() -> None:
     assert joined(pieces) == [
         *(Text("ab"), Thought("cd"), CallArguments(0, "{}"), begun, CallArguments(1, "{}"), Text("e"))
     ]
+
+
+BITS = (
+    "<think>",
+    "</think>",
+    "<tool_call>",
+    "</tool_call>",
+    '{"name": "now", "arguments": {',
+    "}}",
+    "a",
+    " b",
+    "\n",
+    "<",
+)
+
+
+@given(
+    bits=st.lists(st.sampled_from(BITS), max_size=10),
+    stops=st.lists(st.sampled_from(["a", " b", "b\n", "a<", "\n\n", "</th", "}}", "<tool_call>"]), max_size=3),
+    begun=st.booleans(),
+    data=st.data(),
+)
+def test_no_cut_changes_the_parts_nor_where_they_stop(
+    bits: list[str], stops: list[str], begun: bool, data: st.DataObject
+) -> None:
+    text, reading = "".join(bits), Reading(Thinking(TAGS, begun), TOOLS, HERMES)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
+    results = [read(text, reading, each, stops) for each in (1, cuts, max(1, len(text)))]
+    first, *others = [(without_ids(parts), done.stop, done.is_over, done.num_settled) for parts, done in results]
+    assert others == [first, first]
+    assert not any(stop in part.text for part in first[0] if isinstance(part, Text) for stop in stops)
