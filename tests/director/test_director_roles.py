@@ -209,6 +209,19 @@ def test_a_live_edit_of_the_floors_is_a_new_question() -> None:
     assert world.role("shadow-reader") is S.LOADED
 
 
+def test_an_edit_of_something_else_asks_nothing_anew() -> None:
+    world = Box()
+    world.free = 6 * GIB
+    world.settle()
+    assert world.role("shadow-reader") is S.REFUSED
+    told = len(world.journal)
+    plan = world.state.plan
+    edited = replace(plan, id="two", live=replace(plan.live, ledger_days=7))
+    world.state = propose(world.state, edited, "live", "a shorter ledger", 5.0)
+    world.settle()
+    assert (len(world.journal), world.written) == (told, "two")
+
+
 def test_the_end_stops_roles_and_loads_none() -> None:
     world = Box().up()
     world.state = replace(world.state, asked=1)
