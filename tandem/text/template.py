@@ -7,7 +7,7 @@ the template's own control tokens steer the model.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
@@ -60,7 +60,7 @@ class ChatTemplate:
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
         )
-        environment.filters |= {"tojson": _tojson, "items": _items}
+        environment.filters["tojson"] = _tojson
         environment.globals |= {
             "raise_exception": _refuse,
             "strftime_now": lambda form: now().strftime(form),
@@ -198,13 +198,18 @@ class _Thoughts:
         return {}
 
 
-class _Written(str):
-    """Arguments that are no JSON object: shown as they were written, wherever a template puts them."""
+class _Written(dict[str, str]):
+    """Arguments that are no JSON object: shown as they were written wherever a template puts them whole, and as one
+    parameter where it writes a call parameter by parameter."""
 
-    __slots__ = ()
+    def __init__(self, written: str) -> None:
+        super().__init__(arguments=written)
+
+    def __str__(self) -> str:
+        return self["arguments"]
 
 
-def _arguments(written: str) -> Any:
+def _arguments(written: str) -> dict[str, Any]:
     try:
         value = json.loads(written or "{}")
     except (ValueError, RecursionError):
@@ -212,17 +217,10 @@ def _arguments(written: str) -> Any:
     return value if isinstance(value, dict) else _Written(written)
 
 
-def _items(value: Any) -> Iterable[tuple[Any, Any]]:
-    """Jinja's own, for templates that write a call parameter by parameter."""
-    if isinstance(value, _Written):
-        return [("arguments", value)]
-    return value.items() if isinstance(value, Mapping) else ()
-
-
 def _tojson(value: Any, ensure_ascii: bool = False, indent: int | None = None, sort_keys: bool = False) -> str:
     """Unlike Jinja's own: plain JSON, not escaped for HTML."""
     if isinstance(value, _Written):
-        return value
+        return str(value)
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, sort_keys=sort_keys)
 
 

@@ -56,6 +56,13 @@ XML_TEMPLATE = f"""
   {{%- endfor %}}{END}
 {{%- endfor %}}{ANSWER}"""
 
+# The same by name, and only for what has names.
+MAPPING_TEMPLATE = XML_TEMPLATE.replace(
+    "for name, value in call.function.arguments | items %}",
+    "for name in (call.function.arguments if call.function.arguments is mapping else []) %}"
+    "{%- set value = call.function.arguments[name] %}",
+)
+
 # In the manner of Llama 3: one call a turn.
 LLAMA_TEMPLATE = f"""{{# <|start_header_id|> #}}
 {{%- for tool in tools or [] %}}{{{{- tool | tojson }}}}{{% endfor %}}
@@ -87,6 +94,7 @@ REFUSES_TOOLS = "{% if tools %}{{ raise_exception('no tools') }}{% endif %}" + S
 TEMPLATES = {
     "hermes": (HERMES_TEMPLATE, HERMES),
     "xml": (XML_TEMPLATE, QWEN_XML),
+    "mapping": (MAPPING_TEMPLATE, QWEN_XML),
     "llama": (LLAMA_TEMPLATE, LLAMA),
     "mistral": (MISTRAL_TEMPLATE, MISTRAL),
     "strict": (STRICT, JSON),
