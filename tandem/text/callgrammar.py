@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from tandem.contract.messages import Grammar, GrammarKind
-from tandem.text.toolcalls.values import follow
+from tandem.text.toolcalls.values import ANY, follow
 from tandem.text.tools import Tool
 
 MOST_AT_ONCE: Final = 8  # calls: a small model would otherwise go on for ever
@@ -23,10 +23,6 @@ _PLACE: Final = re.compile(
 _NAMED: Final = ("properties", "$defs", "definitions", "patternProperties", "dependentSchemas")
 _LISTED: Final = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
 _SINGLE: Final = ("items", "additionalProperties", "contains", "propertyNames", "not", "if", "then", "else")
-_SHAPE: Final = frozenset(
-    {"type", "enum", "const", "properties", "required", "$defs", "definitions", "items", "prefixItems"}
-    | {"additionalProperties", "anyOf", "allOf", "$ref"}
-)
 
 
 def call_grammar(tools: Sequence[Tool], name: str | None = None, most_calls: int | None = None) -> Grammar:
@@ -77,34 +73,82 @@ class _Moved:
         self._root = tool.parameters or {"properties": {}, "additionalProperties": False}
         self._place = place
         self._is_loose = not tool.strict
-        self._closes = self._is_loose and '"allOf"' not in json.dumps(self._root)  # of parts, none is the whole
-        self.parameters = {"type": "object"} | self._schema(self._root)
+        self._closes = '"allOf"' not in json.dumps(self._root)  # of parts, none is the whole
+        self.parameters = self._rebuilt(self._root) | {"type": "object"}
 
-    def _schema(self, schema: Any) -> Any:
+    def _rebuilt(self, schema: Any) -> Any:
+        """The schema with every schema in it, from the innermost out."""
         if not isinstance(schema, Mapping):
-            return schema
-        moved: dict[str, Any] = {}
+            return True if self._is_loose and not isinstance(schema, bool) else schema
+        rebuilt: dict[str, Any] = {}
         for key, value in schema.items():
-            if self._is_loose and key == "oneOf" and "anyOf" not in schema:
-                key = "anyOf"  # which of them it is need not be certain
-            if self._is_loose and key not in _SHAPE:
-                continue
-            if key == "$ref" and isinstance(value, str):
-                if not self._is_loose or follow(value, self._root) is not True:
-                    moved[key] = self._reference(value)
-            elif key in _NAMED and isinstance(value, Mapping):
-                moved[key] = {name: self._schema(each) for name, each in value.items()}
+            if key in _NAMED and isinstance(value, Mapping):
+                rebuilt[key] = {name: self._rebuilt(each) for name, each in value.items()}
             elif key in _LISTED and isinstance(value, list):
-                moved[key] = [self._schema(each) for each in value]
+                rebuilt[key] = [self._rebuilt(each) for each in value]
             else:
-                moved[key] = self._schema(value) if key in _SINGLE else value
-        if self._closes and "properties" in moved:
-            moved.setdefault("additionalProperties", False)
-        return moved
+                rebuilt[key] = self._rebuilt(value) if key in _SINGLE else value
+        if self._is_loose:
+            rebuilt = self._shape(rebuilt)
+        if isinstance(reference := rebuilt.get("$ref"), str) and reference.startswith("#"):
+            rebuilt["$ref"] = self._place + reference[1:]
+        return rebuilt
 
-    def _reference(self, reference: str) -> str:
-        if not reference.startswith("#"):
-            return reference
-        path = reference[1:].split("/")
-        words = ["anyOf" if self._is_loose and word == "oneOf" else word for word in path]
-        return self._place + "/".join(words)
+    def _shape(self, schema: dict[str, Any]) -> dict[str, Any]:
+        """What is kept of a schema that nobody promised to keep: what reads as it should, of what tells its shape.
+
+        Which one of `oneOf` it is need not be certain. Where names are declared, no others are written unless the
+        schema says so: a small model would go on inventing them.
+        """
+        if "oneOf" in schema and "anyOf" not in schema:
+            schema["anyOf"] = schema["oneOf"]
+        shape = {key: value for key, value in schema.items() if key in _SHAPE and _SHAPE[key](value)}
+        if "type" in shape:
+            named = shape["type"] if isinstance(shape["type"], list) else [shape["type"]]
+            shape["type"] = [name.lower() for name in named]
+        if "$ref" in shape:
+            if follow(shape["$ref"], self._root) is True:  # leads nowhere
+                del shape["$ref"]
+            else:
+                shape["$ref"] = "/".join("anyOf" if word == "oneOf" else word for word in shape["$ref"].split("/"))
+        if self._closes and "properties" in shape and shape.setdefault("additionalProperties", False) is False:
+            shape["required"] = [name for name in shape.get("required", ()) if name in shape["properties"]]
+        return shape
+
+
+def _is_type(value: Any) -> bool:
+    named = value if isinstance(value, list) else [value]
+    return bool(named) and all(isinstance(name, str) and name.lower() in ANY for name in named)
+
+
+def _is_names(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(name, str) for name in value)
+
+
+def _is_mapping(value: Any) -> bool:
+    return isinstance(value, Mapping)
+
+
+def _is_schema(value: Any) -> bool:
+    return isinstance(value, Mapping | bool)
+
+
+def _is_schemas(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(map(_is_schema, value))
+
+
+_SHAPE: Final[Mapping[str, Callable[[Any], bool]]] = {
+    "type": _is_type,
+    "enum": lambda value: isinstance(value, list) and bool(value),
+    "const": lambda value: True,
+    "properties": _is_mapping,
+    "required": _is_names,
+    "additionalProperties": _is_schema,
+    "items": _is_schema,
+    "prefixItems": _is_schemas,
+    "anyOf": _is_schemas,
+    "allOf": _is_schemas,
+    "$ref": lambda value: isinstance(value, str),
+    "$defs": _is_mapping,
+    "definitions": _is_mapping,
+}

@@ -94,9 +94,17 @@ class ChatTemplate:
         messages folded into the user's turn, calls told one by one and, last, tools told in plain words. Raises
         `TemplateRefused` with the sentence of the first refusal.
         """
+        try:
+            return self._prompt(messages, thinks, tools, template_kwargs or {})
+        except RecursionError:
+            raise TemplateRefused("the schema of a tool, or a word for the template, is nested too deeply") from None
+
+    def _prompt(
+        self, messages: Sequence[ChatMessage], thinks: bool, tools: Sequence[Tool], template_kwargs: Mapping[str, Any]
+    ) -> Prompt:
         messages = conversation.settled(messages, self.call_format, self._tags)
         wishes: dict[str, Any] = {} if thinks else {"enable_thinking": False}  # left out, the template's default holds
-        wishes |= {name: value for name, value in (template_kwargs or {}).items() if name not in _OURS}
+        wishes |= {name: value for name, value in template_kwargs.items() if name not in _OURS}
         offered = [conversation.function(tool) for tool in tools]
         texts = chain.from_iterable(map(conversation.texts_of, messages))
         mark = _unused_character(chain(texts, _texts_in([offered, wishes])))

@@ -126,6 +126,23 @@ def test_what_authors_write_for_people_refuses_no_loose_tool() -> None:
     assert judge(call_grammar([Tool("odd", "", ODD, strict=True)])).sentence
 
 
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": None, "required": True, "type": "OBJECT"},
+        {"properties": {"a": {"type": "any"}, "b": {"type": []}, "c": {"enum": []}}, "required": ["a", "gone"]},
+        {"properties": {"a": {"type": ["String", "null"]}, "b": {"items": [{"type": "null"}]}, "c": None}},
+        {"properties": {"a": {"anyOf": [], "allOf": None, "$ref": 3}}, "additionalProperties": "no"},
+        {"$schema": "https://json-schema.org/draft-07/schema", "$ref": "#/definitions/x", "definitions": []},
+        {"properties": {"a": {"$ref": "#/definitions/x"}}, "definitions": {"x": {"$id": "x", "minimum": "0"}}},
+    ],
+)
+def test_a_schema_that_is_none_refuses_no_loose_tool(schema: dict[str, Any]) -> None:
+    """Also where the fault is not in what is kept: agents send what their plugins' authors wrote."""
+    grammar = call_grammar([Tool("f", "", schema)])
+    assert lets_pass(grammar, call("f", {"a": "x"} if schema.get("properties") else {}))
+
+
 def test_parts_that_stand_for_one_whole_are_not_closed_one_by_one() -> None:
     both = {"allOf": [{"properties": {"a": {"type": "null"}}}, {"properties": {"b": {"type": "null"}}}]}
     assert lets_pass(call_grammar([Tool("both", "", both)]), call("both", {"a": None, "b": None}))

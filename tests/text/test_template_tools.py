@@ -308,6 +308,15 @@ def test_what_clients_send_is_taken_by_every_template(
     assert "developer" not in text
 
 
+def test_what_is_nested_without_measure_is_refused_in_words(tokenizer: Tokenizer) -> None:
+    deep: Any = {}
+    for _ in range(900):
+        deep = {"items": deep}
+    for kwargs in ({"tools": [Tool("deep", "", deep)]}, {"template_kwargs": {"deep": deep}}):
+        with pytest.raises(TemplateRefused, match="nested too deeply"):
+            template_of(tokenizer, HERMES_TEMPLATE).prompt([ASKED], **kwargs)
+
+
 # --- thinking of earlier turns ----------------------------------------------------------------------------------
 
 SPLITS = f"""
