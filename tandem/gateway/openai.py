@@ -123,8 +123,15 @@ def _limit(value: int | None, param: str) -> int | None:
     return ENDLESS if value == WHOLE_ROOM else value
 
 
-Effort = Literal["none", "minimal", "low", "medium", "high"]
-EFFORTS: Final[dict[str, int]] = {"none": 0, "minimal": 256, "low": 1024, "medium": 4096, "high": 16_384}  # tokens
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
+EFFORTS: Final[dict[str, int]] = {  # tokens
+    "none": 0,
+    "minimal": 256,
+    "low": 1024,
+    "medium": 4096,
+    "high": 16_384,
+    "xhigh": 65_536,
+}
 
 
 ReasoningFormat = Literal["auto", "none", "deepseek", "deepseek-legacy"]  # llama.cpp's words

@@ -146,6 +146,7 @@ def test_unknown_fields_are_told_by_name() -> None:
         ({"reasoning_effort": "low"}, None, 1024),
         ({"reasoning_effort": "medium"}, None, 4096),
         ({"reasoning_effort": "high"}, None, 16_384),
+        ({"reasoning_effort": "xhigh"}, None, 65_536),
         ({"reasoning_effort": "high", "max_reasoning_tokens": 0}, None, 0),
         ({"max_reasoning_tokens": 77}, None, 77),
     ],
