@@ -22,6 +22,7 @@ class Tags(Struct, frozen=True):
 
 
 _TAGS: Final = (Tags("<think>", "</think>"), Tags("[THINK]", "[/THINK]"))
+_BETWEEN: Final = "\n\n"  # blocks that follow one another
 
 
 class Thinking(Struct, frozen=True):
@@ -51,27 +52,40 @@ def opens_thinking(generation_prompt: Sequence[int], reasoning: Reasoning) -> bo
 
 
 def read_thinking(source: Source, thinking: Thinking, emit: Callable[[Thought], None]) -> Reads[None]:
-    """Reads one block where the answer begins with it, and the white space around it, which is nobody's text.
+    """Reads the block that the answer begins with, further ones right behind it, and the white space around them,
+    which is nobody's text.
 
     Tags further on are text: a model that explains them would otherwise vanish into thinking. A prompt that opens the
     block is at times followed by the tag once more.
     """
+    between = ""  # what stands between this block and the one before
+
+    def say(thought: str) -> None:
+        nonlocal between
+        emit(Thought(between + thought))
+        between = ""
+
     start = source.at
     yield from source.skip()
-    if not (yield from source.take(thinking.tags.open)) and not thinking.begun:
+    is_inside = (yield from source.take(thinking.tags.open)) or thinking.begun
+    if not is_inside:
         source.at = start
-        return
-    yield from source.skip()
-    source.settle()
-    while not _think(source, thinking.tags.close, emit):
-        if source.is_whole:
-            return
-        yield
-    yield from source.skip()
-    source.settle()
+    while is_inside:
+        yield from source.skip()
+        source.settle()
+        began = source.at
+        while not _think(source, thinking.tags.close, say):
+            if source.is_whole:
+                return
+            yield
+        if source.at - began > len(thinking.tags.close):
+            between = _BETWEEN
+        yield from source.skip()
+        source.settle()
+        is_inside = yield from source.take(thinking.tags.open)
 
 
-def _think(source: Source, close: str, emit: Callable[[Thought], None]) -> bool:
+def _think(source: Source, close: str, say: Callable[[str], None]) -> bool:
     """Reads what has come and says whether the block ended in it. Held back is what may be the end, and white space."""
     rest = source.rest
     at = rest.find(close)
@@ -84,7 +98,7 @@ def _think(source: Source, close: str, emit: Callable[[Thought], None]) -> bool:
     source.at += behind
     source.settle()
     if thought:
-        emit(Thought(thought))
+        say(thought)
     return at >= 0
 
 

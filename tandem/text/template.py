@@ -29,7 +29,7 @@ from tandem.text.tokenizer import Tokenizer
 from tandem.text.toolcalls.formats import JSON, CallFormat, find_format
 from tandem.text.tools import Tool
 
-_OURS: Final = frozenset({"messages", "tools", "documents", "add_generation_prompt"})  # no wish of a client's
+OWN_WORDS: Final = frozenset({"messages", "tools", "documents", "add_generation_prompt"})  # no wish of a client's
 _FORMS: Final = (conversation.as_they_came, conversation.merged, conversation.folded)
 
 
@@ -104,7 +104,7 @@ class ChatTemplate:
     ) -> Prompt:
         messages = conversation.settled(messages, self.call_format, self._tags)
         wishes: dict[str, Any] = {} if thinks else {"enable_thinking": False}  # left out, the template's default holds
-        wishes |= {name: value for name, value in template_kwargs.items() if name not in _OURS}
+        wishes |= {name: value for name, value in template_kwargs.items() if name not in OWN_WORDS}
         offered = [conversation.function(tool) for tool in tools]
         texts = chain.from_iterable(map(conversation.texts_of, messages))
         mark = _unused_character(chain(texts, _texts_in([offered, wishes])))

@@ -53,6 +53,7 @@ def test_the_parts_are_the_same_cut_anywhere() -> None:
         ("<think>cut of", OPEN, [Thought("cut of")]),
         ("cut at the end </thi", BEGUN, [Thought("cut at the end </thi")]),
         ("one</think>two<think>three", BEGUN, [Thought("one"), Text("two<think>three")]),
+        ("<think>one</think>\n<think></think> <think> two</think>three", OPEN, [Thought("one\n\ntwo"), Text("three")]),
         ("<think>a", None, [Text("<think>a")]),
         ("", BEGUN, []),
     ],
