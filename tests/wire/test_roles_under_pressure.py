@@ -5,6 +5,7 @@ Everything is real: supervisord, the director, the engine, two roles on the defa
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -23,6 +24,9 @@ from wire_appliance import Appliance, until
 sys.path.append(str(Path(__file__).parents[1] / "engine"))
 from limited_box import Hog, LimitedBox, make_limited_box
 
+from tandem.cli import appliance as outside
+from tandem.contract.messages import Message, Narrate, Narrated, RoleRefusal, Undecided
+from tandem.gateway.role_client import RoleClient
 from tandem.residency.journal import FILE
 from tandem.units import MIB
 
@@ -82,6 +86,14 @@ class LimitedAppliance(Appliance):
 
     def story(self) -> list[str]:
         return [f"{event['subject']} {event['act']}" for event in self.journal() if event.get("subject") in ROLES]
+
+    def narrate(self) -> tuple[Message, float]:
+        """What the gateway's own client of the narrator gets, and after how many seconds."""
+        seen = asyncio.run(outside.picture(self.paths, 5.0))
+        began = time.monotonic()
+        ask = Narrate("test", "Name three rivers.", "Reading: 1 of 2 prompt tokens", "", 20.0)
+        answer = asyncio.run(RoleClient(Path(self.paths.run), lambda: seen).narrate(ask))
+        return answer, time.monotonic() - began
 
     def say(self) -> str:
         answer = self.client().chat.completions.create(
@@ -191,6 +203,7 @@ def test_roles_leave_and_come_back_while_a_chat_goes_on(appliance: LimitedApplia
     soon(appliance, lambda: appliance.roles() == LOADED, "both load")
     assert appliance.story() == [f"{name} {act}" for name in ROLES for act in ("loading", "loaded")]
     words = appliance.say()
+    assert isinstance(appliance.narrate()[0], Narrated)
 
     chat = Chat(appliance.client(), 1900)
     assert chat.goes_on()
@@ -199,6 +212,9 @@ def test_roles_leave_and_come_back_while_a_chat_goes_on(appliance: LimitedApplia
     squeeze(appliance, box, hog, "narrator")
     assert appliance.roles() == dict.fromkeys(ROLES, HELD)
     assert chat.goes_on()
+    answer, seconds = appliance.narrate()
+    assert isinstance(answer, Undecided) and answer.reason is RoleRefusal.UNLOADED
+    assert seconds < 0.1, "told at once"
     assert appliance.say() == words, "held"
     assert release(appliance, hog) >= AFTER
     assert appliance.say() == words, "reloaded"
