@@ -72,7 +72,7 @@ class Case:
     def wish(self) -> Wish | None:
         homes = [slot for slot in self.fitting if self.continues(slot)]
         if homes:
-            return self._home(max(homes, key=lambda slot: (slot.continued, slot.shared, slot.is_same, slot.index)))
+            return self._home(max(homes, key=lambda slot: (slot.is_same, slot.continued, slot.shared, slot.index)))
         if (spilled := self._spilled) is None:
             return None
         why = f"its conversation is read back from the {spilled.source}"
@@ -107,7 +107,12 @@ class Case:
         of it (another choice, a sub-agent, a chat with the same head), which has nothing to wait for.
         """
         is_sibling = slot.holder is Holder.CLIENT and not slot.runs_guest
-        if (is_sibling and self.rules.past_head) or slot.is_errand or not slot.kept or self.ask.prompt < self.grid.chunk:
+        if (
+            (is_sibling and self.rules.past_head)
+            or slot.is_errand
+            or not slot.kept
+            or self.ask.prompt < self.grid.chunk
+        ):
             return False
         past, client_past = self.ask.head_end, self.ask.client_head_end
         if not self.rules.past_head:

@@ -354,6 +354,31 @@ def test_a_continuation_begins_with_nearly_all_of_what_was_served(served: int, c
     assert (found.slot == 1) is is_home
 
 
+@pytest.mark.parametrize(
+    ("kept", "shared", "is_home"),
+    [
+        (18_432, 18_432, True),
+        (18_432, 16_385, True),
+        (18_432, 16_384, False),
+        (7_000, 7_000, False),
+        (7_001, 7_001, True),
+    ],
+)
+@pytest.mark.parametrize("continues", ["client", "resident"])
+def test_rows_alone_tell_a_continuation_too(kept: int, shared: int, is_home: bool, continues: str) -> None:
+    found = taken(CHAT, slot(0), slot(1, kept, shared, served=0, continued=0), rules=ruled(continues=continues))
+    assert (found.slot == 1) is is_home
+
+
+def test_nothing_continues_an_errand() -> None:
+    assert taken(CHAT, slot(0), slot(1, 18_432, 18_432, is_errand=True)).slot == 0
+
+
+def test_a_guest_takes_a_side_slot_where_either_can_be_put_aside() -> None:
+    found = taken(SHORT, slot(0, 20_000, stash_room=8_192), slot(1, 30_000, stash_room=8_192))
+    assert (found.slot, found.is_guest) == (1, True)
+
+
 def test_a_prompt_shorter_than_a_chunk_continues_nothing() -> None:
     ask = Ask(prompt=CHUNK - 1, max_tokens=100, head_end=10)
     assert taken(ask, slot(0), slot(1, 1_900, 1_900), grid=ONE_ROW).slot == 0
@@ -430,6 +455,12 @@ def test_a_conversation_any_slot_can_bring_back_waits_for_none() -> None:
 def test_the_same_prompt_again_reads_at_least_a_token(unit: int, resumed: int) -> None:
     assert taken(CHAT, slot(0, 20_000, 20_000), slot(1), grid=Grid(CHUNK, unit)).resume_at == resumed
     assert taken(replace(CHAT, prompt=1), slot(0, 20_000, 1), slot(1), grid=Grid(CHUNK, unit)).resume_at == 0
+
+
+def test_a_shared_head_is_copied_and_its_conversation_stays() -> None:
+    found = taken(CHAT, slot(0), slot(1, 30_000, 6_144, lent=6_144))
+    assert (found.slot, found.carry_from, found.moves) == (0, 1, False)
+    assert found.reason == "new conversation; 6,144 of 20,000 tokens, a shared head, copied from slot 1"
 
 
 def test_what_makes_way_is_worth_keeping_elsewhere() -> None:
