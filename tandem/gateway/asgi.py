@@ -15,6 +15,9 @@ from tandem.gateway.errors import ApiError
 BODY_WITHIN: Final = 60.0  # seconds for a body to arrive
 _CLIENT: Final = re.compile(r"[A-Za-z0-9._-]{1,40}")
 _PLAIN: Final = re.compile(r"[A-Za-z_]\w{0,63}(\[\d+\]|\.\w{1,64})?", re.ASCII)
+# What curl says of a body unless told otherwise, as in every example of Ollama's. A page of another site can send it
+# without asking first, and is refused by its origin.
+_OF_CURL: Final = b"application/x-www-form-urlencoded"
 _MAX_NAMED: Final = 20  # ignored fields that the header names
 
 
@@ -35,7 +38,7 @@ async def read_body(scope: Scope, receive: Receive, limit: int, within: float = 
     """
     headers = dict(scope["headers"])
     kind = headers.get(b"content-type", b"application/json").partition(b";")[0].strip().lower()
-    if kind != b"application/json":
+    if kind != b"application/json" and not (kind == _OF_CURL and scope["path"].startswith("/api/")):
         raise ApiError(415, "unsupported_media_type", "send JSON, with `Content-Type: application/json`")
     if headers.get(b"content-encoding", b"identity").lower() != b"identity":
         raise ApiError(415, "unsupported_media_type", "send the body as it is, without `Content-Encoding`")

@@ -43,11 +43,14 @@ async def both(appliance: Appliance, **fields: Any) -> tuple[Any, list[Any]]:
     return whole, pieces
 
 
-@pytest.mark.parametrize("width", [1, 2, 7, 32])
-async def test_thinking_text_and_calls_are_the_same_streamed_or_not(start: Start, width: int) -> None:
+async def test_thinking_text_and_calls_are_the_same_streamed_or_not(start: Start) -> None:
     async with start() as appliance:
-        appliance.engine.script = speaking(appliance, ANSWER, width)
-        whole, pieces = await both(appliance, tools=[WEATHER, CLOCK])
+        for width in (1, 2, 7, 32):
+            appliance.engine.script = speaking(appliance, ANSWER, width)
+            check(*await both(appliance, tools=[WEATHER, CLOCK]))
+
+
+def check(whole: Any, pieces: list[Any]) -> None:
     calls = [call for piece in pieces for call in piece.message.tool_calls or ()]
     assert whole.message.thinking == "The user greets. 🙂 I greet back."
     assert whole.message.thinking == "".join(piece.message.thinking or "" for piece in pieces)
@@ -68,6 +71,11 @@ async def test_a_stream_is_lines_and_the_default(start: Start) -> None:
         response = await appliance.http.post("/api/chat", json={"model": f"{MODEL}:latest", "messages": USER})
         assert response.headers["content-type"] == "application/x-ndjson"
         lines = [json.loads(line) for line in response.text.splitlines()]
+        asked = json.dumps({"messages": USER, "stream": False})
+        curl = {"content-type": "application/x-www-form-urlencoded"}  # what it says of `-d`, unless told otherwise
+        assert (await appliance.http.post("/api/chat", content=asked, headers=curl)).status_code == 200
+        elsewhere = await appliance.http.post("/v1/chat/completions", content=asked, headers=curl)
+        assert elsewhere.status_code == 415
     assert "".join(line["message"]["content"] for line in lines) == TEXT
     assert lines[-1]["done"]
 
