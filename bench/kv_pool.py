@@ -22,6 +22,7 @@ import torch
 
 from bench.kv_memory import measure_memory, memory_table, page_a_tensor, plan_of, strays
 from bench.machine import facts
+from tandem.contract.plan import EnginePlan
 from tandem.memory.host_pages import HostPages
 from tandem.memory.kvpool import KVPool, SlotRows
 from tandem.model import Block, Model, SequenceState, Wants, load
@@ -62,22 +63,22 @@ class Side:
             self.give_backs.append((time.perf_counter() - began, freed))
 
 
-def measure(model: Model, prompt: int, answer: int, chunk: int, margin: int, repetitions: int) -> list[Side]:
+def measure(model: Model, plan: EnginePlan, prompt: int, answer: int, repetitions: int) -> list[Side]:
     """Prompts of `prompt` rows and answers of `answer`, all sides in step. The first repetition only warms up."""
-    window = prompt + answer
-    memory = KVPool(HostPages(), margin).slot()
+    window, chunk = plan.slots[0].window, plan.chunk
+    memory = KVPool(HostPages(), plan.kv_margin_rows).slot()
     sides = [
         Side("off", model.new_state(window)),
         Side("on", model.new_state(window, memory.allocate), memory),
         Side("off again", model.new_state(window)),
     ]
-    tokens = torch.randint(model.config.vocab, (window,), generator=torch.Generator().manual_seed(1))
+    tokens = torch.randint(model.config.vocab, (prompt + answer,), generator=torch.Generator().manual_seed(1))
     for repetition in range(repetitions + 1):
         progress(f"repetition {repetition} of {repetitions}")
         for start in range(0, prompt, chunk):
             for side in in_turn(sides, repetition + start // chunk):
                 side.run(model, tokens[start : min(start + chunk, prompt)], start, side.chunks)
-        for start in range(prompt, window):
+        for start in range(prompt, prompt + answer):
             for side in in_turn(sides, start):
                 side.run(model, tokens[start : start + 1], start, side.rounds)
         for side in sides:
@@ -161,7 +162,7 @@ def main() -> int:
     if options.only != "memory":
         engine = plan.engine
         model = load(Path(engine.weights), engine.compute, engine.threads)
-        sides = measure(model, options.prompt, options.answer, engine.chunk, engine.kv_margin_rows, options.repetitions)
+        sides = measure(model, engine, options.prompt, options.answer, options.repetitions)
         record["speed"] = found = describe(sides, {"chunks": min(engine.chunk, options.prompt), "rounds": 1})
         print(speed_table(found))
     if options.out:
