@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from tandem.contract.messages import Counters, Health, MemoryView
+from tandem.contract.messages import ApplianceState, Counters, Health, MemoryView, RoleState
 from tandem.ledger.schema import Row
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -19,8 +19,9 @@ _SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120
 
 class Metrics:
     def __init__(
-        self, health: Callable[[], Health | None], memory: Callable[[], MemoryView | None] = lambda: None
+        self, health: Callable[[], Health | None], picture: Callable[[], ApplianceState | None] = lambda: None
     ) -> None:
+        """The engine's own word, and the director's."""
         registry = self._registry = CollectorRegistry()
         self.requests = Counter("tandem_requests", "Requests by outcome", ("route", "outcome"), registry=registry)
         self.tokens = Counter("tandem_tokens", "Tokens of finished requests", ("kind",), registry=registry)
@@ -33,7 +34,7 @@ class Metrics:
         gateway = Counter("tandem_gateway_seconds", "The gateway's own work", ("part",), registry=registry)
         self.reading = gateway.labels("reading")  # validating, rendering the template, tokenizing
         self.writing = gateway.labels("writing")  # ids to text to bytes
-        registry.register(_EngineCollector(health, memory))
+        registry.register(_Seen(health, picture))
 
     def count(self, row: Row) -> None:
         self.requests.labels(row.route, row.finish).inc()
@@ -50,20 +51,17 @@ class Metrics:
         return generate_latest(self._registry)
 
 
-class _EngineCollector(Collector):
-    """The engine's own counters, read when asked. They begin at 0 again when it restarts, as Prometheus expects."""
+class _Seen(Collector):
+    """What others say of themselves, read when asked. The engine's counters begin at 0 again when it restarts, as
+    Prometheus expects."""
 
-    def __init__(self, health: Callable[[], Health | None], memory: Callable[[], MemoryView | None]) -> None:
+    def __init__(self, health: Callable[[], Health | None], picture: Callable[[], ApplianceState | None]) -> None:
         self._health = health
-        self._memory = memory
+        self._picture = picture
 
     def collect(self) -> Iterator[Metric]:
-        if (view := self._memory()) is not None:
-            yield _memory_view(view)
-            if view.free_blocks is not None:
-                yield GaugeMetricFamily(
-                    "tandem_memory_free_blocks_bytes", "In blocks of 2 MiB and more", view.free_blocks
-                )
+        if (picture := self._picture()) is not None:
+            yield from _appliance(picture)
         health = self._health()
         yield GaugeMetricFamily("tandem_engine_ready", "1 when it serves", 1.0 if health and health.ready else 0.0)
         if health is None:
@@ -89,6 +87,18 @@ def _memory_counters(counters: Counters) -> Iterator[Metric]:
     for rung, size in counters.reclaimed.items():
         reclaimed.add_metric((rung,), size)
     yield reclaimed
+
+
+def _appliance(picture: ApplianceState) -> Iterator[Metric]:
+    if (view := picture.memory) is not None:
+        yield _memory_view(view)
+        if view.free_blocks is not None:
+            yield GaugeMetricFamily("tandem_memory_free_blocks_bytes", "In blocks of 2 MiB and more", view.free_blocks)
+    roles = GaugeMetricFamily("tandem_role", "1 for the state that each role is in", labels=("role", "state"))
+    for role in picture.roles:
+        for state in RoleState:
+            roles.add_metric((role.name, state), float(role.state is state))
+    yield roles
 
 
 def _memory_view(view: MemoryView) -> Metric:

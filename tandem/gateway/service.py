@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from tandem.contract.messages import MemoryView
 from tandem.contract.plan import Live, Plan
 from tandem.gateway.accounting import Account
 from tandem.gateway.auth import Keys
@@ -59,15 +58,12 @@ class Service:
         self.conductor = Conductor(
             self.roles, self.engine, self.prompts, plan.gateway.model, state=Path(plan.paths.state)
         )
-        self.metrics = Metrics(lambda: self.engine.health, self._memory)
+        self.metrics = Metrics(lambda: self.engine.health, lambda: self.director.state)
         self.ledger = Ledger(Path(plan.gateway.ledger), plan.live.ledger_days)
 
     @property
     def live(self) -> Live:
         return self.director.live
-
-    def _memory(self) -> MemoryView | None:
-        return self.director.state.memory if self.director.state is not None else None
 
     @property
     def is_draining(self) -> bool:
