@@ -28,6 +28,7 @@ from tandem.gateway.fields import (
 from tandem.gateway.grammars import Answers, ResponseFormat, SchemaField, StructuredOutputs, Text
 from tandem.gateway.offer import NamedTool, Offer, OfferedTool, left_out, offer_of
 from tandem.gateway.treatment import refuse_unhonoured
+from tandem.text.template import OWN_WORDS
 
 
 class StreamOptions(Struct, frozen=True):
@@ -191,6 +192,10 @@ class ChatRequest(Generation, frozen=True, kw_only=True):
 
     def check(self) -> None:
         super().check()
+        if own := OWN_WORDS.intersection(self.chat_template_kwargs or ()):
+            param = f"chat_template_kwargs.{min(own)}"
+            sentence = f"`{param}`: the template has this word from the request itself"
+            raise ApiError(400, "invalid_value", sentence, param=param)
         if self.top_logprobs and not self.logprobs:
             sentence = "`top_logprobs`: they are told with `logprobs: true` only"
             raise ApiError(400, "invalid_value", sentence, param="top_logprobs")

@@ -78,6 +78,7 @@ BAD = [
     ),
     (chat(reasoning_format="xml"), "invalid_value", "reasoning_format"),
     (chat(chat_template_kwargs=[]), "invalid_value", "chat_template_kwargs"),
+    (chat(chat_template_kwargs={"tools": []}), "invalid_value", "chat_template_kwargs.tools"),
     (chat(functions=[{}]), "unsupported_value", "functions"),
     (chat(response_format={"type": "json"}), "invalid_value", "response_format.type"),
     (chat(response_format={}), "invalid_value", "response_format.type"),
