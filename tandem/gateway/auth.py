@@ -73,6 +73,8 @@ ROUTES: Final[dict[str, Access]] = {
     "/api/show": Access.USER,
     "/api/chat": Access.USER,
     "/api/generate": Access.USER,
+    "/api/embed": Access.USER,
+    "/api/embeddings": Access.USER,
     "/tokenize": Access.USER,
     "/detokenize": Access.USER,
     "/apply-template": Access.USER,

@@ -64,6 +64,16 @@ async def embeddings() -> None:
     raise ApiError(400, "no_embedder", _NO_EMBEDDER)
 
 
+@post(
+    ["/api/embed", "/api/embeddings"],
+    status_code=400,
+    responses=statuses.closed(OllamaError) | statuses.errors(OllamaError, _400="No embedder is declared"),
+)
+async def ollama_embed() -> None:
+    """Refused, as `/v1/embeddings` is."""
+    raise ApiError(400, "no_embedder", _NO_EMBEDDER)
+
+
 @get("/api/version", responses=statuses.closed(OllamaError))
 async def ollama_version() -> ollama_models.OllamaVersion:
     """The release of Ollama whose words are spoken."""
@@ -136,6 +146,7 @@ DOORS: Final = (
     messages,
     count_tokens,
     embeddings,
+    ollama_embed,
     ollama_version,
     ollama_tags,
     ollama_ps,

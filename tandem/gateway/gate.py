@@ -48,6 +48,8 @@ class Gate:
         headers = dict(scope["headers"])
         request_id = _request_id(headers)
         added = [(b"x-request-id", request_id)]
+        if scope["path"].startswith("/v1/messages"):
+            added.append((b"request-id", request_id))  # where Anthropic's clients look for it
         has_begun = False
 
         async def send_with_headers(message: Message) -> None:

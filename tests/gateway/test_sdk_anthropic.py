@@ -62,6 +62,7 @@ async def test_thinking_text_and_calls_are_the_same_streamed_or_not(start: Start
         assert (message.stop_reason, message.model, message.role) == ("tool_use", MODEL, "assistant")
         assert message.usage.input_tokens > 0 and message.usage.output_tokens > 0
     assert whole.usage == streamed.usage
+    assert whole._request_id
     partial: dict[int, str] = {}
     for event in events:
         if event.type == "content_block_delta" and event.delta.type == "input_json_delta":

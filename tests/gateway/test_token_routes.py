@@ -117,6 +117,8 @@ async def test_slots_tell_what_they_do_and_never_what_is_in_them(start: Start) -
 async def test_embeddings_are_refused_in_words(start: Start) -> None:
     async with start() as appliance:
         error = (await post(appliance, "/v1/embeddings", {"model": MODEL, "input": "x"}, 400))["error"]
+        for path in ("/api/embed", "/api/embeddings"):
+            assert (await post(appliance, path, {"model": MODEL, "input": "x"}, 400))["error"] == error["message"]
     assert error["code"] == "no_embedder"
     assert "profile" in error["message"]
 
