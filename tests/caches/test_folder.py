@@ -166,19 +166,29 @@ def test_a_head_that_newer_conversations_go_on_from_is_not_old(tmp_path: Path, c
 
 
 def test_the_head_of_an_evicted_end_is_as_new_as_that(tmp_path: Path, clock: Clock) -> None:
-    folder = opened(tmp_path, clock, limit=4 * FILE)
-    write(folder, [1] * 4)
-    clock.now += 10
-    write(folder, [2] * 4)
-    clock.now += 10
+    """Even after a restart."""
+    folder = opened(tmp_path, clock, limit=3 * FILE)
+    write(folder, [1] * 8)
+    clock.now += 20 * DAY
     write(folder, [1] * 12)
-    clock.now += 10
-    write(folder, [3] * 4)  # of 1s and 2s the older: the 2s
-    assert (held(folder, [1] * 12), held(folder, [2] * 4)) == (12, 0)
-    write(folder, [3] * 8)
-    assert held(folder, [1] * 12) == 8
+    clock.now += DAY
+    write(folder, [2] * 4)
+    assert (held(folder, [1] * 12), held(folder, [2] * 4)) == (8, 4)
+    clock.now += 14 * DAY
     folder.close()
-    assert held(opened(tmp_path, clock, limit=4 * FILE), [1] * 12) == 8
+    again = opened(tmp_path, clock, limit=3 * FILE)
+    assert held(again, [1] * 12) == 8
+    clock.now += 17 * DAY
+    again.expire()
+    assert again.stats.chunks == 0
+
+
+def test_what_a_chunk_goes_on_from_makes_no_room_for_it(tmp_path: Path, clock: Clock) -> None:
+    folder = opened(tmp_path, clock, limit=2 * FILE)
+    pieces = write(folder, [1] * 12)
+    assert held(folder, [1] * 12) == 8 and folder.index.get(pieces[2].key) is None
+    assert not folder.write(pieces[2], Kind.ROWS, payload(pieces[2]))
+    folder.check_integrity()
 
 
 def test_a_lowered_limit_holds_from_the_start(tmp_path: Path, clock: Clock) -> None:

@@ -185,6 +185,11 @@ def test_a_copy_that_the_system_refuses_is_no_copy(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(state, "save", save_twice)
     assert shelf.put(prompt(A), 10, state, Level.STASH) is None
     assert shelf.held == 0
+    left[0] = 2
+    assert shelf.put(prompt(A), 10, state, Level.PARK) is None
+    assert kept(shelf, A) == 8  # of no use to this one, and to the next
+    shelf.check_integrity()
+    shelf.give_back(Level.PARK, 1)
     shelf.check_integrity()
 
 
