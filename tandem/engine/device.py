@@ -58,6 +58,7 @@ def run(plan: Plan, link: Link, load: Load = load) -> None:
         link.health, link.beat = engine.health(), time.monotonic()
         while not engine.is_done:
             engine.turn(collect(link.inbox, engine.patience))
+        engine.close()
 
 
 def load_model(plan: EnginePlan, progress: Progress, load: Load = load) -> Model:

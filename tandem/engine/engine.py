@@ -30,8 +30,9 @@ from tandem.contract.plan import EnginePlan, Live
 from tandem.draft.drafting import Drafting
 from tandem.engine import round
 from tandem.engine.choice import choice_for
+from tandem.engine.conversations import open_conversations
 from tandem.engine.drafters import no_drafting
-from tandem.engine.facts import Grid
+from tandem.engine.facts import Grid, Take
 from tandem.engine.gate import find_refusal
 from tandem.engine.grammar.mask import Compiled
 from tandem.engine.letters import Leave, PeerGone, Prepared, Received
@@ -69,7 +70,10 @@ class Engine:
         """
         self._outbox = Outbox()
         self.memory = MemoryKeeper(plan, model, world, live.floors, self._outbox.tally, pages)
-        self.schedule = Schedule(self.memory.slots, Grid(plan.chunk, plan.chunk), self.memory.cost)
+        self.conversations = open_conversations(plan, model, self.memory)
+        grid = Grid(plan.chunk, self.memory.slots[0].unit)
+        find, stash_room = self.conversations.find, self.conversations.stash_room
+        self.schedule = Schedule(self.memory.slots, grid, self.memory.cost, find, stash_room)
         self._model = model
         self._drafting = drafting or no_drafting()
         self._ends_loops = plan.end_loops
@@ -99,6 +103,7 @@ class Engine:
         self.memory.watch(now)
         self._retire(now)
         self._admit(now)
+        self._bring_back()
         self._send()
         self._run_pass()
 
@@ -129,7 +134,8 @@ class Engine:
         )
         drafting = no_drafting()
         choice, followed = choice_for(ask, self._model.config.vocab, seed=0), drafting.begin(slot.state, ask.scope)
-        slot.begin(Sequence(Request(0, ask, 0.0), choice, followed, max_tokens=2, resumed=0, admitted=0.0, read=0))
+        take = Take(slot.index, resume_at=0, max_tokens=2, reason="warm-up")
+        slot.begin(Sequence(Request(0, ask, 0.0), take, choice, followed, admitted=0.0))
         while not running_on(slot).end:
             if running_on(slot).is_reading:
                 round.read_chunk(self._model, slot, self._chunk)
@@ -202,6 +208,7 @@ class Engine:
             self._give_up()
         for slot in self.schedule.ended:
             sequence = slot.end(now)
+            self.conversations.ended(slot, sequence)
             self.memory.retired(sequence)
             sequence.followed.end()
             self.schedule.note_duration(now - sequence.admitted)
@@ -235,11 +242,26 @@ class Engine:
         choice = choice_for(ask, self._model.config.vocab, seed, start.request.grammar)
         followed = self._drafting.begin(start.slot.state, ask.scope)
         ends_loops = self._ends_loops if ask.end_loops is None else ask.end_loops
-        rows = take.resume_at
-        sequence = Sequence(start.request, choice, followed, take.max_tokens, rows, now, rows, ends_loops)
-        start.slot.begin(sequence)
-        self._outbox.started(start.request, take, running=len(self.schedule.running))
-        self._outbox.phase(sequence)
+        sequence = Sequence(start.request, take, choice, followed, now, ends_loops)
+        log.info("[parallel] %s: slot %d, %s", ask.id, take.slot, take.reason)
+        self.conversations.begin(start.slot, sequence)
+        self._outbox.tally.note_running(len(self.schedule.running))
+        if sequence.restore is None:
+            self._outbox.started(sequence)
+            self._outbox.phase(sequence)
+        else:
+            self._outbox.returning(sequence)
+
+    def _bring_back(self) -> None:
+        """Sequences whose rows are on their way from a cache: no pass waits for a disk."""
+        returning = self.schedule.returning
+        is_alone = len(returning) == len(self.schedule.running)
+        for slot in returning:
+            sequence = running_on(slot)
+            with self._outbox.refusing(sequence.request):
+                if self.conversations.advance(slot, is_alone):
+                    self._outbox.started(sequence)
+                    self._outbox.phase(sequence)
 
     # --- send ---
 
@@ -294,6 +316,7 @@ class Engine:
         """Nothing can run: all is idle, or waits."""
         if self.schedule.is_idle:
             self.memory.rest()
+            self.conversations.rest()
         self.check_integrity()
 
     def _read_chunk(self, slot: Slot) -> None:
@@ -302,6 +325,8 @@ class Engine:
         began = self._world.clock()
         rows = round.read_chunk(self._model, slot, self._chunk)
         ended = self._world.clock()
+        if rows:
+            self.conversations.read(slot, rows)
         self._chunk_was_last = True
         self._outbox.tally.note_chunk(rows, ended - began)
         self._outbox.phase(sequence)
@@ -320,7 +345,12 @@ class Engine:
                 self._outbox.tokens(running_on(slot), ended)
         self._chunk_was_last = False
 
+    def close(self) -> None:
+        """What conversations left behind reaches the disk, as far as a few seconds go."""
+        self.conversations.close()
+
     def check_integrity(self) -> None:
         self.schedule.check_integrity()
+        self.conversations.check_integrity()
         self.memory.check_integrity()
         assert self._leave_by is None or self._draining, "who leaves takes nothing new"

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from itertools import chain
 from typing import Final
 
+from tandem.caches.anchors import Anchors
+from tandem.caches.holdings import Holdings
 from tandem.contract.messages import KvUsage, MemoryPart, RefusalCode
 from tandem.contract.plan import EnginePlan, Floors, SlotPlan
 from tandem.engine.admit import RowCost, Shortage
@@ -50,8 +52,10 @@ class MemoryKeeper:
         self.floors = floors
         self.cost = RowCost(plan.bytes_a_token, plan.workspace)
         self.budget = _budget(plan)
+        self.holdings = Holdings(self.budget, lambda: self.engine_now)
         self._pool = KVPool(pages, plan.kv_margin_rows, self._make_room) if pages else None
-        self.slots = [self._build_slot(slot, model) for slot in plan.slots]
+        unit = 1 if model.is_row_invariant else plan.chunk
+        self.slots = [self._build_slot(slot, model, unit, plan.caches.anchors) for slot in plan.slots]
         self.pressure = Pressure(
             self.slots,
             self.budget,
@@ -69,12 +73,12 @@ class MemoryKeeper:
         self._next_look = self._next_count = float("-inf")
         self._loaded = self._held()
 
-    def _build_slot(self, plan: SlotPlan, model: Model) -> Slot:
+    def _build_slot(self, plan: SlotPlan, model: Model, unit: int, anchors: int) -> Slot:
+        where, kept = (plan.index, plan.window), (unit, Anchors(anchors, self.holdings))
         if self._pool is None:
-            memory = FirstWrite(plan.index, plan.window, self.cost)
-            return Slot(plan.index, plan.window, model.new_state(plan.window), memory)
+            return Slot(*where, model.new_state(plan.window), FirstWrite(*where, self.cost), *kept)
         rows = self._pool.slot()
-        return Slot(plan.index, plan.window, model.new_state(plan.window, rows.allocate), rows)
+        return Slot(*where, model.new_state(plan.window, rows.allocate), rows, *kept)
 
     def note_loaded(self) -> None:
         """Weights are in memory and no row has any: what is held now is not counted as anything else later."""
@@ -99,10 +103,15 @@ class MemoryKeeper:
         return self._parts
 
     @property
-    def cache_growth(self) -> int:
-        """Bytes that caches may still take. Pages of the pool count against neither limit."""
+    def engine_now(self) -> int:
+        """Bytes the engine holds, its caches included. Pages of the pool count against no limit."""
         rows = sum(usage.committed for usage in self.kv) if self._pool else 0
-        return self.budget.cache_growth(sum(part.bytes for part in self.parts) - rows)
+        return sum(part.bytes for part in self.parts) - rows
+
+    @property
+    def cache_growth(self) -> int:
+        """Bytes that caches may still take."""
+        return self.budget.cache_growth(self.engine_now)
 
     @property
     def kv(self) -> tuple[KvUsage, ...]:

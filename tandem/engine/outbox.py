@@ -21,7 +21,7 @@ from tandem.contract.messages import (
     Tokens,
 )
 from tandem.draft.drafting import Drafting
-from tandem.engine.facts import Take
+from tandem.engine.facts import Source
 from tandem.engine.letters import Sent
 from tandem.engine.round import Round
 from tandem.engine.slot import Failed, Request, Sequence
@@ -65,6 +65,9 @@ class Tally:
                 kind = step.rung.partition(" of slot")[0]
                 self.reclaimed[kind] = self.reclaimed.get(kind, 0) + step.returned
 
+    def note_running(self, running: int) -> None:
+        self.peak_running = max(self.peak_running, running)
+
     def note_chunk(self, rows: int, seconds: float) -> None:
         self.prefill_rows += rows
         self.prefill_seconds += seconds
@@ -88,12 +91,18 @@ class Outbox:
     def tell(self, peer: int, message: Message) -> None:
         self._letters.append(Sent(peer, message))
 
-    def started(self, request: Request, take: Take, running: int) -> None:
-        self.tally.cached_rows += take.resume_at
-        self.tally.peak_running = max(self.tally.peak_running, running)
-        log.info("[parallel] %s: slot %d, %s", request.ask.id, take.slot, take.reason)
-        facts = (take.slot, take.reason, take.max_tokens, take.resume_at, str(take.source))
-        self.tell(request.peer, Started(request.ask.id, *facts))
+    def started(self, sequence: Sequence) -> None:
+        """It reads on behind what was there, or has come."""
+        request, take, rows = sequence.request, sequence.take, sequence.resumed
+        self.tally.cached_rows += rows
+        source = take.source if rows else Source.NONE
+        self.tell(request.peer, Started(request.ask.id, take.slot, take.reason, take.max_tokens, rows, str(source)))
+
+    def returning(self, sequence: Sequence) -> None:
+        """Rows of its prompt are on their way."""
+        rows, total = sequence.take.resume_at, len(sequence.prompt)
+        sentence = f"Reading back: {rows:,} of {total:,} prompt tokens from the {sequence.take.source}"
+        self.tell(sequence.request.peer, Progress(sequence.request.ask.id, RequestState.READING, 0, total, sentence))
 
     def phase(self, sequence: Sequence) -> None:
         """How far the prompt is read, or that the answer begins."""

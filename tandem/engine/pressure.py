@@ -42,6 +42,7 @@ class Pressure:
         self._clock = clock
         self._has_pool = has_pool
         self._caches: dict[Level, GiveBack] = {}
+        self.before_forgetting: Callable[[Slot], None] = lambda slot: None  # a conversation's last chance to be kept
         self._rests: dict[str, float] = {}  # rung -> not to be asked before
 
     def register(self, level: Level, give_back: GiveBack) -> None:
@@ -75,7 +76,7 @@ class Pressure:
         if self._has_pool:
             idle = [slot for slot in self._slots if slot.sequence is None and slot.index != but and slot.kept.rows]
             for slot in sorted(idle, key=lambda slot: (slot.index == 0, slot.last_used)):
-                yield Rung(f"conversation of slot {slot.index}", partial(_forget, slot))
+                yield Rung(f"conversation of slot {slot.index}", partial(self._forget, slot))
 
     def _from_cache(self, level: Level, give_back: GiveBack, size: int) -> int:
         wanted = sum(step.size for step in self._budget.free(size) if step.level is level)
@@ -84,6 +85,6 @@ class Pressure:
             self._rests.pop(ALLOCATOR, None)  # some of it may have gone to the allocator
         return returned
 
-
-def _forget(slot: Slot, size: int) -> int:
-    return slot.forget()
+    def _forget(self, slot: Slot, size: int) -> int:
+        self.before_forgetting(slot)
+        return slot.forget()

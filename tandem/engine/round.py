@@ -128,7 +128,7 @@ def read_chunk(model: Model, slot: Slot, chunk: int) -> int:
         logits = model.forward([Block(torch.tensor(prompt[start:end]), start, slot.state, wants)])
         sequence.read = end
         slot.wrote(end)
-        if end % chunk == 0:
+        if end % slot.unit == 0:
             slot.keep(end)
         if not sequence.is_reading:
             sequence.write(logits.numpy(force=True)[0])

@@ -45,8 +45,13 @@ class Waiting:
     told: Progress | None = None
     told_at: float = 0.0
     wait: Wait | None = None  # what the last boundary answered
+    asked: tuple[object, ...] = ()  # the rules and who ran, then
     waited_for: set[WaitKind] = field(default_factory=set)
     compared: dict[tuple[int, str], tuple[Tokens, int]] = field(default_factory=dict)
+
+    def waits_on(self, asked: tuple[object, ...], now: float) -> bool:
+        """Nothing has changed that could change the answer, as long as no slot is free."""
+        return self.wait is not None and self.asked == asked and (self.wait.until is None or now < self.wait.until)
 
     def num_agreeing(self, place: tuple[int, str], mine: Tokens, kept: Tokens) -> int:
         """How many first tokens agree, compared once for as long as `kept` lies at `place`: prompts are long, and
@@ -73,13 +78,16 @@ class Schedule:
         grid: Grid,
         cost: RowCost,
         find: Callable[[Request], Sequence[Held]] | None = None,
+        stash_room: Callable[[Slot], int] = lambda slot: 0,
     ) -> None:
-        """`find` says what caches hold of a request's prompt; it is asked for everyone who waits at every boundary."""
+        """`find` says what caches hold of a request's prompt, `stash_room` how many rows of a slot can be put aside for
+        a guest. They are asked for everyone who waits when a slot is free or another request runs."""
         self.slots = slots
         self.waiting: list[Waiting] = []  # clients, then own work; each in order of arrival
         self.cost = cost
         self._grid = grid
         self._find = find
+        self._stash_room = stash_room
         self._waits: Counter[WaitKind] = Counter()
         self._gave_up = self._yielded = 0
         self._side_disk = SideDisk()
@@ -94,11 +102,20 @@ class Schedule:
 
     @property
     def reading(self) -> list[Slot]:
-        return [slot for slot in self.slots if (s := slot.sequence) and s.end is None and s.is_reading]
+        return [slot for slot in self._unended if (s := slot.sequence) and s.is_reading and s.restore is None]
+
+    @property
+    def returning(self) -> list[Slot]:
+        """Rows of their sequences are on their way from a cache."""
+        return [slot for slot in self._unended if (s := slot.sequence) and s.restore is not None]
 
     @property
     def writing(self) -> list[Slot]:
-        return [slot for slot in self.slots if (s := slot.sequence) and s.end is None and not s.is_reading]
+        return [slot for slot in self._unended if (s := slot.sequence) and not s.is_reading]
+
+    @property
+    def _unended(self) -> list[Slot]:
+        return [slot for slot in self.slots if (s := slot.sequence) and s.end is None]
 
     @property
     def ended(self) -> list[Slot]:
@@ -185,14 +202,17 @@ class Schedule:
         """Who starts now. The caller begins each on its slot before it calls again."""
         entries = {entry.request.key: entry for entry in self.waiting}
         takes: dict[Key, Take] = {}
+        asked = (rules, *(slot.sequence and slot.sequence.request.key for slot in self.slots))
 
         def offer(key: Key, free: frozenset[int]) -> Offer | None:
             entry, given = entries[key], {take.slot: (entries[key].request, take) for key, take in takes.items()}
+            if not free and entry.waits_on(asked, now):
+                return None
             facts = [self._facts(entry, slot, slot.index in free, given.get(slot.index)) for slot in self.slots]
             elsewhere = self._find(entry.request) if self._find else ()
             answer = route(_ask_of(entry.request), facts, elsewhere, rules, self._grid, now)
             if isinstance(answer, Wait):
-                entry.wait = answer
+                entry.wait, entry.asked = answer, asked
                 return None
             takes[key] = answer
             rows = len(entry.request.ask.tokens) + answer.max_tokens
@@ -215,11 +235,14 @@ class Schedule:
 
     def _facts(self, entry: Waiting, slot: Slot, is_free: bool, given: tuple[Request, Take] | None) -> SlotFacts:
         """`given` is who takes the slot at this boundary."""
-        ask, kept = entry.request.ask, slot.kept
+        ask, kept = entry.request.ask, slot.returns_to
+        can_rewind = slot.state.can_rewind
         shared = continued = 0
         if kept.rows and kept.scope == ask.scope:
             agreeing = entry.num_agreeing((slot.index, "rows"), ask.tokens, kept.tokens)
             shared = min(kept.rows, agreeing)
+            if not can_rewind:
+                shared = slot.resumable(min(shared, len(ask.tokens) - 1))
             client = ask.tokens if ask.client_tokens is None else ask.client_tokens
             continued = entry.num_agreeing((slot.index, "client"), client, kept.client_tokens)
         holder = Holder.NOBODY
@@ -229,15 +252,17 @@ class Schedule:
         return SlotFacts(
             index=slot.index,
             window=slot.window,
-            kept=kept.rows,
+            kept=kept.rows if can_rewind else slot.resumable(kept.rows),
             shared=shared,
             served=len(kept.client_tokens),
             continued=continued,
+            lent=shared if given is None and slot.aside is None else 0,
+            stash_room=self._stash_room(slot),
             is_errand=kept.is_errand,
             is_same=bool(ask.conversation) and ask.conversation == kept.conversation,
             last_used=slot.last_used,
             holder=holder,
-            runs_guest=given is not None and given[1].is_guest,
+            runs_guest=given[1].is_guest if given else slot.aside is not None,
         )
 
     def _count(self, take: Take) -> None:
@@ -348,7 +373,7 @@ class Schedule:
             assert arrivals == sorted(arrivals), "first come, first served"
         for index, slot in enumerate(self.slots):
             assert slot.index == index, "slots lie in order"
-            slot.check_integrity(self._grid.chunk)
+            slot.check_integrity()
 
 
 def _ask_of(request: Request) -> Ask:

@@ -347,11 +347,13 @@ class SequenceState:
         """A snapshot of a state of this format, as it was packed."""
         return Snapshot(position, unpack(data, self._fixed))
 
-    def copy_from(self, other: SequenceState, rows: int) -> None:
-        """Become `other` up to `rows`, which is where it can go on. Windows may differ; `rows` must fit."""
-        assert rows == other.resumable(rows) and rows <= self.window, "not a place to go on from"
+    def copy_from(self, other: SequenceState, rows: int, at: Snapshot | None = None) -> None:
+        """Become `other` up to `rows`: where it can go on, or where the snapshot `at` of it was taken. Windows may
+        differ; `rows` must fit."""
+        there = other.resumable(rows) if at is None else at.position
+        assert rows == there and rows <= self.window, "not a place to go on from"
         for part in self._parts:
             part.begin(0)
         for mine, theirs in zip(self._rows, other._rows, strict=True):
             mine[:rows] = theirs[:rows]
-        self.restore(Snapshot(rows, other._fixed))
+        self.restore(at or Snapshot(rows, other._fixed))

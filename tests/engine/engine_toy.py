@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tandem.caches.anchors import Anchors
+from tandem.caches.holdings import Holdings
 from tandem.contract.messages import (
     Finished,
     Generate,
@@ -39,9 +41,13 @@ from tandem.contract.plan import (
     SlotPlan,
 )
 from tandem.draft.drafting import Drafting
+from tandem.engine.admit import RowCost
 from tandem.engine.engine import Engine
 from tandem.engine.letters import Leave, PeerGone, Received, Sent
+from tandem.engine.row_memory import FirstWrite
+from tandem.engine.slot import Slot
 from tandem.engine.world import World
+from tandem.memory.budget import Budget
 from tandem.memory.pages import PageBackend
 from tandem.model.config import ModelConfig
 from tandem.model.interface import Allocate, Block, SequenceState, Wants, allocate_at_once
@@ -55,25 +61,50 @@ GIB = 1 << 30
 CONFIG = ModelConfig(**{**{each.name: 1 for each in fields(ModelConfig)}, "vocab": VOCAB, "window": 1 << 20})
 
 
+class HashRows:
+    """One number a row."""
+
+    def __init__(self, window: int, allocate: Allocate) -> None:
+        self.rows = allocate((window,), torch.int64, 0, "attention")
+
+    def by_row(self) -> Sequence[Tensor]:
+        return (self.rows,)
+
+    def fixed(self) -> Sequence[Tensor]:
+        return ()
+
+    def begin(self, start: int) -> None:
+        pass
+
+    def settle(self, path: Sequence[int]) -> None:
+        pass
+
+
 class ToyState(SequenceState):
     """One number a row: a hash of every token up to it and of the shapes of the passes that wrote them."""
 
     def __init__(self, window: int, allocate: Allocate) -> None:
-        self.window = window
-        self.hashes = allocate((window,), torch.int64, 0, "attention").numpy().view(np.uint64)
-        self.open_tree: tuple[int, Tree] | None = None  # start and shape of a block that is not settled
+        part = HashRows(window, allocate)
+        super().__init__(window, torch.int64, [[part]])
+        self.hashes = part.rows.numpy().view(np.uint64)
+        self.tree: Tree | None = None  # of a block that is not settled
 
-    def begin(self, start: int, rows: int, settled: bool) -> None:
-        assert self.open_tree is None or start == 0, "the last tree is not settled"
-        assert 0 <= start <= self.window - rows, "a block outside its window"
-        self.open_tree = None
+    def open(self, block: Block) -> None:
+        """It is about to be read."""
+        self.begin(block.start, block.rows, settled=block.tree is None)
+        self.tree = block.tree
 
     def commit(self, path: Sequence[int]) -> None:
-        assert self.open_tree is not None, "no tree to commit"
-        start, tree = self.open_tree
-        assert tree.is_path(path)
-        self.hashes[start : start + len(path)] = self.hashes[[start + row for row in path]]
-        self.open_tree = None
+        assert self.tree is not None and self.tree.is_path(path)
+        super().commit(path)
+        self.tree = None
+
+
+def slot_of(state: SequenceState, index: int = 0, unit: int = CHUNK, anchors: int = 0) -> Slot:
+    """A slot without the engine around it; its memory is an account only."""
+    memory = FirstWrite(index, state.window, RowCost(a_token=1, workspace=0))
+    kept = Anchors(anchors, Holdings(Budget(anchors, anchors), lambda: 0))
+    return Slot(index, state.window, state, memory, unit, kept)
 
 
 class ToyModel:
@@ -105,8 +136,7 @@ class ToyModel:
             assert isinstance(state, ToyState)
             tree = block.tree or chain(block.rows)
             assert tree.rows == block.rows
-            state.begin(block.start, block.rows, settled=block.tree is None)
-            state.open_tree = (block.start, tree) if block.tree else None
+            state.open(block)
             before = int(state.hashes[block.start - 1]) if block.start else 0
             hashes: list[int] = []
             length = 1 if block.wants is Wants.ALL else block.rows

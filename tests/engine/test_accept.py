@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from engine_toy import CHUNK, VOCAB, ToyModel, ToyState, ask
+from engine_toy import VOCAB, ToyModel, ToyState, ask, slot_of
 
 from tandem.conductor.monitor import FEWEST_TOKENS
 from tandem.contract.messages import FinishReason
@@ -12,6 +12,7 @@ from tandem.draft.drafting import Followed
 from tandem.draft.tree import NO_GUESS, ROOT, DraftTree, Origin
 from tandem.engine.admit import RowCost
 from tandem.engine.choice import choice_for
+from tandem.engine.facts import Take
 from tandem.engine.round import accept, bid, draft, running_on
 from tandem.engine.row_memory import FirstWrite
 from tandem.engine.slot import Failed, Request, Sequence, Slot
@@ -31,8 +32,9 @@ class Told(Followed):
 
 def slot_with(max_tokens: int = 9, stop: tuple[int, ...] = (), end_loops: bool = False) -> Slot:
     request = ask("a", (1, 2, 3), max_tokens, stop=stop)
-    slot = Slot(0, 64, ToyModel().new_state(64), FirstWrite(0, 64, RowCost(a_token=1, workspace=0)))
-    sequence = Sequence(Request(1, request, 0.0), choice_for(request, VOCAB, 0), Told(), max_tokens, 0, 0.0, 3)
+    slot = slot_of(ToyModel().new_state(64))
+    take = Take(0, 0, max_tokens, "test")
+    sequence = Sequence(Request(1, request, 0.0), take, choice_for(request, VOCAB, 0), Told(), 0.0, read=3)
     slot.memory.commit(START)
     slot.begin(sequence)
     slot.wrote(START)
@@ -61,12 +63,11 @@ def accepted(slot: Slot, tree: DraftTree, choices: list[int]) -> list[int]:
     slot.memory.commit(slot.rows + 1 + tree.nodes)
     block = draft(slot, tree)
     assert isinstance(slot.state, ToyState)
-    slot.state.begin(block.start, block.rows, settled=block.tree is None)
-    slot.state.open_tree = (block.start, block.tree) if block.tree else None
+    slot.state.open(block)
     slot.state.hashes[block.start : block.start + block.rows] = np.arange(block.rows)
     chosen = accept(slot, tree, np.stack([one_hot(token) for token in choices]))
-    slot.check_integrity(CHUNK)
-    assert slot.state.open_tree is None, "a tree was left unsettled"
+    slot.check_integrity()
+    assert slot.state.tree is None, "a tree was left unsettled"
     return chosen
 
 
@@ -125,13 +126,12 @@ def test_a_row_that_is_no_numbers_ends_the_request_and_settles_the_tree() -> Non
     slot = slot_with()
     slot.memory.commit(slot.rows + 1 + TREE.nodes)
     block = draft(slot, TREE)
-    slot.state.begin(block.start, block.rows, settled=False)
-    slot.state.open_tree = (block.start, block.tree)
+    slot.state.open(block)
     rows = np.stack([one_hot(20)] + [np.full(VOCAB, np.nan, dtype=np.float32)] * 6)
     assert accept(slot, TREE, rows) == []
     assert isinstance(running_on(slot).end, Failed)
-    assert slot.state.open_tree is None and slot.rows == START + 2
-    slot.check_integrity(CHUNK)
+    assert slot.state.tree is None and slot.rows == START + 2
+    slot.check_integrity()
 
 
 @pytest.mark.parametrize(("max_tokens", "limit"), [(9, 7), (3, 1), (2, 0)])

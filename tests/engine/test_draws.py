@@ -8,17 +8,16 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
-from engine_toy import ask
+from engine_toy import ask, slot_of
 
 from tandem.contract.messages import Sampling
 from tandem.draft.tree import ROOT, DraftTree, Origin
-from tandem.engine.admit import RowCost
 from tandem.engine.choice import choice_for
 from tandem.engine.drafters import no_drafting
+from tandem.engine.facts import Take
 from tandem.engine.round import accept, running_on
-from tandem.engine.row_memory import FirstWrite
 from tandem.engine.sample import gumbel
-from tandem.engine.slot import Request, Slot
+from tandem.engine.slot import Request
 from tandem.engine.slot import Sequence as Written
 from tandem.model.state import SequenceState
 
@@ -90,9 +89,10 @@ def served(guesses: Callable[[int], DraftTree]) -> Callable[[int], Pair]:
     def draw(trial: int) -> Pair:
         request = ask("a", (0,), 2, sampling=Sampling(temperature=TEMPERATURE, seed=trial))
         state = SequenceState(64, np.float32, ())  # type: ignore[arg-type]  # a model that remembers nothing
-        slot = Slot(0, 64, state, FirstWrite(0, 64, RowCost(1, 0)))
+        slot = slot_of(state)
         followed = no_drafting().begin(state, "")
-        slot.begin(Written(Request(1, request, 0.0), choice_for(request, VOCAB, trial), followed, 2, 0, 0.0, 1))
+        take = Take(0, resume_at=0, max_tokens=2, reason="test")
+        slot.begin(Written(Request(1, request, 0.0), take, choice_for(request, VOCAB, trial), followed, 0.0, read=1))
         tree, last = guesses(trial), VOCAB
         while running_on(slot).end is None:
             if tree.nodes:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from engine_toy import ask
+from engine_toy import ask, slot_of
 from torch import Tensor
 
-from tandem.engine.admit import RowCost
 from tandem.engine.choice import choice_for
 from tandem.engine.drafters import no_drafting
+from tandem.engine.facts import Take
 from tandem.engine.round import read_chunk, step
-from tandem.engine.row_memory import FirstWrite
 from tandem.engine.slot import Request, Sequence, Slot
 from tandem.model.decoder import Decoder
 from tandem.model.families import qwen35
@@ -61,14 +60,11 @@ def hybrid() -> Decoder:
     return qwen35.build(RandomWeights(), architecture, Compute.FLOAT32, Rope(8, 10000.0, 128))  # type: ignore[arg-type]
 
 
-def slot_of(model: Decoder, index: int) -> Slot:
-    return Slot(index, 128, model.new_state(128), FirstWrite(index, 128, RowCost(a_token=1, workspace=0)))
-
-
 def begin(slot: Slot, prompt: tuple[int, ...], resumed: int = 0) -> Sequence:
     request = ask("a", prompt, 6)
     choice = choice_for(request, 64, 0)
-    sequence = Sequence(Request(1, request, 0.0), choice, no_drafting().begin(slot.state, ""), 6, resumed, 0.0, resumed)
+    take, followed = Take(slot.index, resumed, 6, "test"), no_drafting().begin(slot.state, "")
+    sequence = Sequence(Request(1, request, 0.0), take, choice, followed, 0.0, resumed=resumed, read=resumed)
     slot.memory.commit(len(prompt) + 6)
     slot.begin(sequence)
     return sequence
@@ -86,16 +82,16 @@ def test_the_next_turn_starts_over_and_three_write_what_each_writes_alone() -> N
     model = hybrid()
     prompts = [tuple((seed * 7 + 3 * row) % 60 + 2 for row in range(20 + seed)) for seed in range(3)]
     alone = []
-    reused = slot_of(model, 0)
+    reused = slot_of(model.new_state(128), 0)
     for prompt in prompts:  # one after the other on one slot: each finds the state of the one before
         sequence = begin(reused, prompt)
         write(model, [reused])
         assert sequence.end == "length"
         alone.append(sequence.written)
         reused.end(0.0)
-        assert reused.kept.rows == 0, "rows of a state that went on cannot be resumed on"
+        assert reused.resumable(reused.kept.rows) == 0, "a state that went on is nowhere to resume without an anchor"
 
-    slots = [slot_of(model, index) for index in range(3)]
+    slots = [slot_of(model.new_state(128), index) for index in range(3)]
     together = [begin(slot, prompt) for slot, prompt in zip(slots, prompts, strict=True)]
     write(model, slots)
     assert [sequence.written for sequence in together] == alone

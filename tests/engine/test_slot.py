@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from engine_toy import CHUNK, VOCAB, ToyModel, ask
+from engine_toy import CHUNK, VOCAB, ToyModel, ask, slot_of
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
 from tandem.contract.messages import FinishReason, RefusalCode
-from tandem.engine.admit import RowCost
 from tandem.engine.choice import choice_for
 from tandem.engine.drafters import no_drafting
-from tandem.engine.row_memory import FirstWrite
+from tandem.engine.facts import Take
 from tandem.engine.slot import NOTHING_KEPT, Failed, Request, Resident, Sequence, Slot, num_agreeing
 
 TOKENS = st.lists(st.integers(0, 2), max_size=30).map(tuple)
@@ -53,12 +52,10 @@ def sequence(max_tokens: int = 4, stop: tuple[int, ...] = (9,), prompt: tuple[in
     request = ask("a", prompt, max_tokens, stop=stop)
     return Sequence(
         Request(1, request, 0.0),
+        Take(0, 0, max_tokens, "test"),
         choice_for(request, VOCAB, 0),
         no_drafting().begin(ToyModel().new_state(64), ""),
-        max_tokens,
-        0,
         0.0,
-        0,
     )
 
 
@@ -98,12 +95,10 @@ def test_scores_travel_with_the_tokens_they_are_of() -> None:
     request = ask("a", (1, 2), 4, stop=(9,), top_logprobs=1)
     found = Sequence(
         Request(1, request, 0.0),
+        Take(0, 0, 4, "test"),
         choice_for(request, VOCAB, 0),
         no_drafting().begin(ToyModel().new_state(64), ""),
-        4,
-        0,
         0.0,
-        0,
     )
     for token in (3, 4, 9):
         found.write(row_of(token))
@@ -115,7 +110,7 @@ def test_scores_travel_with_the_tokens_they_are_of() -> None:
 def slot_with(rows: int, can_rewind: bool = True) -> Slot:
     state = ToyModel().new_state(64)
     state.can_rewind = can_rewind
-    slot = Slot(0, 64, state, FirstWrite(0, 64, RowCost(a_token=1, workspace=0)))
+    slot = slot_of(state)
     slot.begin(sequence(prompt=tuple(range(10))))
     slot.memory.commit(rows)
     slot.wrote(rows)
@@ -127,14 +122,14 @@ def test_an_ended_sequence_leaves_its_whole_chunks() -> None:
     slot = slot_with(10)
     slot.end(7.0)
     assert (slot.kept.rows, slot.rows, slot.memory.rows, slot.last_used) == (8, 8, 10, 7.0)
-    slot.check_integrity(CHUNK)
+    slot.check_integrity()
 
 
 def test_a_state_that_cannot_be_rewound_leaves_nothing_to_resume_on() -> None:
     slot = slot_with(10, can_rewind=False)
     slot.end(7.0)
-    assert (slot.kept.rows, slot.rows) == (0, 0)
-    slot.check_integrity(CHUNK)
+    assert slot.kept.rows == 8 and slot.resumable(slot.kept.rows) == 0  # no anchor was taken
+    slot.check_integrity()
 
 
 def test_a_failed_sequence_leaves_nothing_to_resume_on() -> None:

@@ -61,7 +61,7 @@ class Forgetful(ToyModel):
 
     def new_state(self, *args, **kwargs):
         state = super().new_state(*args, **kwargs)
-        state.commit = lambda path: setattr(state, "open_tree", None)
+        state.commit = lambda path: setattr(state, "_tree", None)
         return state
 
 

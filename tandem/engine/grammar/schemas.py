@@ -80,10 +80,12 @@ def find_uncounted(root: Schema) -> Path | None:
 
 
 def find_endless(root: Schema) -> Path | None:
-    """A schema that the root cannot do without and that no finite value satisfies, because each value of it would
-    hold another one. None when there is none, or when what refers to what cannot be told."""
+    """A schema that no finite value satisfies, because each value of it would hold another one, and that the root
+    cannot do without, or one of the root's alternatives: a model that takes that one would never come to an end. None
+    when there is none, or when what refers to what cannot be told."""
     needs: dict[Path, list[list[Path]]] = {}
-    open_paths: list[Path] = [()]
+    starts = [(), *(("anyOf", index) for index in range(len(_listed(root, "anyOf"))))]
+    open_paths: list[Path] = list(starts)
     while open_paths:
         path = open_paths.pop()
         if path not in needs:
@@ -94,7 +96,7 @@ def find_endless(root: Schema) -> Path | None:
     while len(finite) > before:
         before = len(finite)
         finite |= {path for path, all_of in needs.items() if all(not finite.isdisjoint(any_of) for any_of in all_of)}
-    path, seen = (), set[Path]()
+    path, seen = next((start for start in starts if start not in finite), ()), set[Path]()
     while path not in finite:
         if path in seen:
             return path
