@@ -276,6 +276,15 @@ def test_who_asks_gets_no_more_roles_than_it_needs_at_once(asked: float, gone: i
     assert controller.coming_back(box.roles, box.rules) == sum((3, 2)[:gone]) * GIB
 
 
+def test_one_that_is_still_loading_leaves_like_the_others() -> None:
+    box = Box()
+    while "shadow-reader loading" not in box.look():
+        pass
+    assert box.look(asked=1) == ["shadow-reader unloaded"]
+    box.run(1, 0.2)
+    assert box.seen["shadow-reader"] is Seen.GONE
+
+
 def test_what_is_on_its_way_back_is_not_asked_for_again() -> None:
     box = loaded()
     box.look(asked=3)
