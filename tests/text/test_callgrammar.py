@@ -156,6 +156,7 @@ LOOKS_AHEAD = {"properties": {"n": {"type": "string", "pattern": "(?=x)"}}}
     ("tool", "name", "says", "place"),
     [
         (Tool("bad", "", ENDLESS), "bad", "without end", "$defs.n"),
+        (Tool("bad", "", ENDLESS), None, "without end", "$defs.n"),
         (Tool("bad", "", ENDLESS, strict=True), "bad", "without end", "$defs.n"),
         (Tool("bad", "", LOOKS_AHEAD, strict=True), "bad", "look", "properties.n.pattern"),
         (Tool("bad", "", LOOKS_AHEAD, strict=True), None, "look", "properties.n.pattern"),
