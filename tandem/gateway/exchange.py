@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Final, Generic
 from uuid import uuid4
 
@@ -42,6 +43,7 @@ class Exchange(Generic[Wanted]):
         self._account = Account(self._identity.id, dialect.route, time.time(), time.monotonic())
         self._headers: list[tuple[bytes, bytes]] = []
         self._task = ""  # what the user wants, where a narrator may tell of it
+        self._unnoted: ChatRequest | None = None  # the client's messages, where the conductor has added to them
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._account.caller, self._account.client = caller_of(scope), client_of(scope)
@@ -123,13 +125,18 @@ class Exchange(Generic[Wanted]):
         shaped, self._account.decision = await self._service.conductor.conduct(
             generation, self._identity.id, self._account.caller.scope, self._live.conducting
         )
+        self._unnoted = generation if shaped.messages is not generation.messages else None
         return shaped
 
     async def _make_job(self, wanted: Wanted, generation: Generation, hints: Hints) -> Job:
         service = self._service
+        prompts = await self._dialect.prompts(wanted, generation, service.prompts)
+        if self._unnoted is not None:
+            client = await service.prompts.rendered(self._unnoted)
+            prompts = [replace(prompt, client=client) for prompt in prompts]
         job = make_job(
             generation,
-            await self._dialect.prompts(wanted, generation, service.prompts),
+            prompts,
             id=self._identity.id,
             defaults=self._live.sampling,
             limits=self._live.limits,

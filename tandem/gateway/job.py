@@ -78,6 +78,8 @@ def make_job(
             reasoning=_limited(prompt.reasoning, wanted.thinking_limit, room),
             top_logprobs=wanted.num_top,
             end_loops=wanted.end_loops,
+            client_tokens=prompt.client.tokens if prompt.client else None,
+            client_head_end=prompt.client.marks.head_end if prompt.client else None,
             conversation=hints.conversation,
             task=hints.is_task,
         )

@@ -39,6 +39,7 @@ class Prompt:
     marks: Marks
     reasoning: Reasoning | None = None  # without a limit; None where the model answers at once, or nobody knows
     reading: Reading = EVERYTHING_IS_TEXT  # how its answer is read
+    client: Prompt | None = None  # as the client's own messages render, where notes of ours stand between them
 
 
 class TemplateRefused(ValueError):

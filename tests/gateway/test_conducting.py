@@ -238,6 +238,23 @@ async def test_off_is_byte_for_byte_a_plain_server(start: Start, tmp_path: Path)
     assert columns(tmp_path)["stage"] == ""
 
 
+async def test_the_engine_hears_what_the_client_itself_wrote_where_notes_of_ours_stand_between(
+    start: Start, tmp_path: Path
+) -> None:
+    """So that a conversation is known again whatever is decided about it next time."""
+    double, heard = RoleDouble("decider-0", "decider"), []
+    for live, kind in ((make_live(), "code"), (conducted(), "code"), (conducted(), "talk")):
+        async with start(live) as appliance, double.listening(tmp_path, sure_of(kind)):
+            publish(appliance, decider_0=RoleState.LOADED)
+            await appliance.chat("Fix parser.py")
+            heard += client_requests(appliance)
+    plain, noted, unnoted = heard
+    assert (plain.client_tokens, unnoted.client_tokens) == (None, None)
+    assert noted.tokens != plain.tokens == unnoted.tokens
+    assert noted.client_tokens == plain.tokens
+    assert noted.client_head_end == plain.marks.head_end < noted.marks.head_end
+
+
 async def test_a_task_beside_a_conversation_and_a_raw_prompt_are_served_as_they_are(start: Start) -> None:
     async with start(conducted()) as appliance:
         body = {"messages": [{"role": "user", "content": "Fix parser.py"}]}
