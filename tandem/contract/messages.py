@@ -505,7 +505,7 @@ class RoleStatus(Struct, frozen=True):
     sentence: str  # why, with numbers, for people
     claim: int  # bytes
     since: float  # unix time of the last change of state
-    wait: float = 0.0  # of one on hold: seconds for which there has to be room before it comes back
+    wait: float = 0.0  # of one on hold, or refused: seconds for which there has to be room before it loads
 
 
 class ReloadReport(Struct, frozen=True):

@@ -13,7 +13,7 @@ from tandem.director.decide import UNANSWERED
 from tandem.director.state import VITAL, Answer, ProgramState, Record, State, names
 from tandem.memory.reading import MemoryReading
 from tandem.memory.view import memory_view
-from tandem.residency.controller import UNASKED
+from tandem.residency.controller import OUT, UNASKED, wait_of
 
 FAILED_AFTER: Final = 3  # deaths in a row after which a program is called failed; it is tried again all the same
 NEVER: Final = Answer()
@@ -102,7 +102,7 @@ def role_status(plan: RolePlan, state: State, epoch: float) -> RoleStatus:
         sentence=record.sentence if role.state is RoleState.FAILED else role.sentence,
         claim=plan.claim,
         since=role.since + epoch if role.since else 0.0,
-        wait=role.wait if role.state is RoleState.UNLOADED_FOR_MEMORY else 0.0,
+        wait=wait_of(role, state.plan.live.hysteresis) if role.state in OUT else 0.0,
     )
 
 

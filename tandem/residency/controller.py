@@ -29,6 +29,7 @@ from tandem.units import format_bytes, format_duration
 
 PATIENCE: Final = 1.0  # seconds under the hard floor; an engine looks ten times in it
 SETTLE: Final = 1.0  # seconds from a process's end in which its memory must have come back, or somebody else has it
+_MOST_DOUBLINGS: Final = 30  # no hold is longer
 WAITS: Final = "waits for its turn after the engine"
 UNLOAD_ORDER: Final = ("shadow-reader", "narrator", "decider")  # kinds
 
@@ -72,7 +73,7 @@ class Role(Struct, frozen=True):
     since: float = 0.0
     sentence: str = ""
     placement: Placement | None = None  # residency's last answer
-    wait: float = 0.0  # OUT: seconds for which there has to be room
+    doublings: int = 0  # of the wait for room, because it was unloaded again too soon
     room_since: float | None = None  # OUT: there has been room since then
     reloaded: float | None = None  # when it came back last
     leaving: Leaving | None = None
@@ -233,20 +234,19 @@ def give_back(roles: Roles, rules: Rules, facts: Facts, now: float) -> Decision:
         role = _of(roles, plan.name)
         if role.state not in WANTED:
             continue
-        wait = next_wait(role, rules.hysteresis, now)
-        sentence = _unload_sentence(role, plan, rules, facts, short, wait, now)
-        leaving = Leaving(facts.available, now)
-        hold = become(role, _S.UNLOADED_FOR_MEMORY, now, sentence, wait=wait, leaving=leaving)
-        roles = _with(roles, plan.name, hold)
+        is_thrash = role.reloaded is not None and now - role.reloaded < rules.hysteresis.thrash
+        role = replace(role, doublings=role.doublings + 1 if is_thrash else 0, leaving=Leaving(facts.available, now))
+        wait = wait_of(role, rules.hysteresis)
+        sentence = _unload_sentence(role, plan, rules, facts, short, now if is_thrash else None)
+        roles = _with(roles, plan.name, become(role, _S.UNLOADED_FOR_MEMORY, now, sentence))
         figures = {"claim": plan.claim, "short": short, "available": facts.available, "wait_seconds": round(wait)}
         events.append(Event("unloaded", sentence, figures, plan.name))
     return Decision(roles, events)
 
 
-def next_wait(role: Role, rule: Hysteresis, now: float) -> float:
-    """Seconds for which there has to be room, of one that is unloaded now."""
-    is_thrash = role.reloaded is not None and now - role.reloaded < rule.thrash
-    return min(role.wait * 2 if is_thrash else rule.reload_after, rule.max_hold)
+def wait_of(role: Role, rule: Hysteresis) -> float:
+    """Seconds for which there has to be room before it loads, by the rule as it is now."""
+    return min(rule.reload_after * 2.0 ** min(role.doublings, _MOST_DOUBLINGS), rule.max_hold)
 
 
 def watch_room(roles: Roles, rules: Rules, facts: Facts, now: float) -> Decision:
@@ -281,10 +281,10 @@ def load(roles: Roles, rules: Rules, facts: Facts, now: float) -> Decision:
         is_asking = role.state in ASKING and seen is Seen.GONE
         if not is_asking and role.room_since is None:
             continue
-        if role.room_since is not None and now - role.room_since < role.wait:
+        if role.room_since is not None and now - role.room_since < wait_of(role, rules.hysteresis):
             break
         placement = ask(plan, rules, facts)
-        role, event = _start(role, placement, now) if placement.admitted else _refuse(role, placement, rules, now)
+        role, event = _start(role, placement, now) if placement.admitted else _refuse(role, placement, now)
         roles = _with(roles, plan.name, role)
         events.append(event)
         if placement.admitted:
@@ -302,9 +302,8 @@ def _start(role: Role, placement: Placement, now: float) -> tuple[Role, Event]:
     return role, Event(act, sentence, _figures(placement), placement.role)
 
 
-def _refuse(role: Role, placement: Placement, rules: Rules, now: float) -> tuple[Role, Event]:
-    wait = min(rules.hysteresis.reload_after, rules.hysteresis.max_hold)
-    role = become(role, _S.REFUSED, now, placement.sentence, placement=placement, wait=wait)
+def _refuse(role: Role, placement: Placement, now: float) -> tuple[Role, Event]:
+    role = become(role, _S.REFUSED, now, placement.sentence, placement=placement)
     return role, Event("refused", placement.sentence, _figures(placement), placement.role)
 
 
@@ -346,17 +345,14 @@ def _in_unload_order(rules: Rules) -> list[RolePlan]:
     )
 
 
-def _unload_sentence(
-    role: Role, plan: RolePlan, rules: Rules, facts: Facts, short: int, wait: float, now: float
-) -> str:
+def _unload_sentence(role: Role, plan: RolePlan, rules: Rules, facts: Facts, short: int, again: float | None) -> str:
+    """`again`: the time, of one that goes too soon after it had come back."""
     room = rules.floors.floor + plan.claim + rules.hysteresis.reload_margin
-    again = ""
-    if role.reloaded is not None and now - role.reloaded < rules.hysteresis.thrash:
-        again = f", {format_duration(round(now - role.reloaded))} after it had come back"
+    soon = f", {format_duration(round(again - (role.reloaded or 0)))} after it had come back" if again else ""
     return (
-        f"unloaded for memory{again}: {format_bytes(short)} are short, {format_bytes(facts.available)} are available "
+        f"unloaded for memory{soon}: {format_bytes(short)} are short, {format_bytes(facts.available)} are available "
         f"and its claim is {format_bytes(plan.claim)}; it comes back when there has been room of {format_bytes(room)} "
-        f"for {format_duration(wait)}"
+        f"for {format_duration(wait_of(role, rules.hysteresis))}"
     )
 
 

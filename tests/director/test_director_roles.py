@@ -247,7 +247,7 @@ def test_what_was_held_is_held_by_the_next_director() -> None:
     world.step()
     copy = msgspec.json.decode(msgspec.json.encode(world.state), type=State)
     assert copy == world.state
-    assert copy.roles.by_name["shadow-reader"].wait == 60
+    assert copy.roles.by_name["shadow-reader"].state is S.UNLOADED_FOR_MEMORY
 
 
 # --- what it sees -----------------------------------------------------------------------------------------------

@@ -93,7 +93,7 @@ def test_a_role_that_is_refused_is_shown_with_its_reason() -> None:
     seen = picture(world)
     shown, role = seen.programs[-1], seen.roles[0]
     assert (shown.name, shown.state) == ("narrator", "refused")
-    assert (role.state, role.claim, role.wait) == (RoleState.REFUSED, 1 << 50, 0.0)
+    assert (role.state, role.claim, role.wait) == (RoleState.REFUSED, 1 << 50, 60.0)
     assert shown.sentence == role.sentence
     assert shown.sentence.startswith("not loaded: kept free for requests")
     assert seen.phase == "serving"

@@ -28,6 +28,7 @@ from tandem.residency.controller import (
     Seen,
     become,
     decide,
+    wait_of,
 )
 from tandem.residency.journal import Event
 from tandem.units import GIB
@@ -109,6 +110,9 @@ class Box:
 
     def of(self, name: str) -> Role:
         return self.roles.by_name[name]
+
+    def wait(self, name: str) -> float:
+        return wait_of(self.of(name), self.rules.hysteresis)
 
 
 def check_edge(before: Role, after: Role) -> None:
@@ -405,21 +409,27 @@ def test_a_reload_that_lasted_forgets_the_doubling() -> None:
     box.run(70)
     box.free = 3.5
     box.run(10)
-    assert box.of("narrator").wait == 120
+    assert box.wait("narrator") == 120
     box.free = 20.0
     box.run(130 + 600)
     box.free = 3.5
     box.run(10)
-    assert box.of("narrator").wait == 60
+    assert box.wait("narrator") == 60
+
+
+def test_an_edit_of_the_wait_acts_on_those_who_wait() -> None:
+    box = squeezed()
+    box.free = 20.0
+    box.run(10)
+    box.rules = replace(box.rules, hysteresis=replace(box.rules.hysteresis, reload_after=5.0))
+    assert box.look() == ["narrator reloading"]
 
 
 def test_the_shadow_reader_waits_for_a_narrator_that_has_room() -> None:
     box = squeezed()
-    box.roles = replace(
-        box.roles, by_name={**box.roles.by_name, "narrator": replace(box.of("narrator"), wait=300.0)}
-    )  # doubled twice
+    box.roles = replace(box.roles, by_name={**box.roles.by_name, "narrator": replace(box.of("narrator"), doublings=2)})
     box.free = 20.0
-    assert box.run(299) == []
+    assert box.run(239) == []
     assert box.run(80)[::2] == ["narrator reloading", "shadow-reader reloading"]
 
 
@@ -582,7 +592,7 @@ class Watch:
     def _check_reload(self, name: str, old: Role) -> None:
         now, rule = self.box.now, self.box.rules.hysteresis
         assert old.state is S.UNLOADED_FOR_MEMORY
-        assert now - self.room_since[name] >= old.wait >= rule.reload_after
+        assert now - self.room_since[name] >= wait_of(old, rule) >= rule.reload_after
         assert now - self.unloads[name] >= rule.reload_after
         assert now - self.reloads.get(name, 0.0) >= rule.reload_after
         self.reloads[name] = now
