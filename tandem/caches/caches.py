@@ -26,8 +26,9 @@ from tandem.model.state import SequenceState, Snapshot
 class CacheStats:
     """Since the engine started."""
 
-    restores: int = 0  # that were begun and have ended
-    hits: int = 0  # of them, those that brought rows
+    lookups: int = 0  # sequences that were looked for
+    restores: int = 0  # of them, those that something was found for and brought to a state
+    hits: int = 0  # of these, those whose rows came
     restored: dict[Source, int] = field(default_factory=dict)  # rows, by where they came from
     given_back: int = 0  # pieces that left memory
     refused: int = 0  # copies that neither limit nor budget had room for
@@ -59,6 +60,8 @@ class Caches:
 
         Cheap enough for every waiting request at every boundary: microseconds a chunk, and nothing is read.
         """
+        self._stats.lookups += not prompt.is_sought
+        prompt.is_sought = True
         return find(prompt, self._shelf, self._disk, self._any_row, self._can_rewind)
 
     def restore(self, prompt: Prompt, found: Found) -> Restore:

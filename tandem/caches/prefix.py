@@ -85,6 +85,7 @@ class Prompt:
     tokens: Words
     chunk: int
     root: bytes = field(repr=False)
+    is_sought: bool = False  # it was looked for, once or often
     _keys: list[Key] = field(default_factory=list, repr=False)  # of 0, 1, ... whole chunks
 
     def pieces(self, rows: int) -> Iterator[Piece]:

@@ -138,7 +138,7 @@ def test_a_restarted_appliance_resumes(tmp_path: Path) -> None:
         assert load(caches, [*A, 11]) == 10
         assert load(caches, [1, 2, 3, 4, 5, 6, 0, 8]) == 6
         stats = caches.stats
-        assert stats.restored == {Source.DISK: 16} and (stats.restores, stats.hits) == (2, 2)
+        assert stats.restored == {Source.DISK: 16} and (stats.lookups, stats.restores, stats.hits) == (3, 2, 2)
         assert stats.disk and stats.disk.folder.read == 5
 
 
@@ -233,7 +233,8 @@ def test_a_file_that_is_gone_costs_what_lies_behind_it(tmp_path: Path, gone: int
     with opened(tmp_path) as caches:
         path_of(tmp_path, caches, A[:gone]).unlink()
         assert load(caches, [*A, 11]) == {4: 0, 8: 4, 10: 8}[gone]
-        assert caches.stats.hits == (gone != 4)
+        stats = caches.stats
+        assert (stats.lookups, stats.restores, stats.hits) == (1, 1, gone != 4)
 
 
 def test_a_folder_that_cannot_be_used_is_no_disk_tier(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
