@@ -104,8 +104,8 @@ class _Moved:
             schema["anyOf"] = schema["oneOf"]
         shape = {key: value for key, value in schema.items() if key in _SHAPE and _SHAPE[key](value)}
         if "type" in shape:
-            named = shape["type"] if isinstance(shape["type"], list) else [shape["type"]]
-            shape["type"] = [name.lower() for name in named]
+            named = shape["type"]
+            shape["type"] = named.lower() if isinstance(named, str) else [name.lower() for name in named]
         if "$ref" in shape:
             if follow(shape["$ref"], self._root) is True:  # leads nowhere
                 del shape["$ref"]
