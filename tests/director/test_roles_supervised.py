@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -73,7 +75,27 @@ def test_what_is_asked_for_leaves_at_once_is_held_and_comes_back(box: Box) -> No
 
 
 def test_more_than_there_is_gets_what_there_is(box: Box) -> None:
-    told = len(story(box))
     assert free(box, 1 << 50).bytes == 2 * CLAIM
-    until(lambda: all(f"{name} freed" in story(box)[told:] for name in ROLES))
-    assert free(box, 1).sentence == "no role may be unloaded"
+    assert roles(box) == dict.fromkeys(ROLES, RoleState.UNLOADED_FOR_MEMORY)
+
+
+def test_a_role_that_is_killed_comes_back_and_nobody_else_is_touched(box: Box) -> None:
+    before = box.pids()
+    os.kill(before["narrator"], signal.SIGKILL)
+    until(lambda: box.pids().get("narrator", before["narrator"]) != before["narrator"])
+    until(lambda: roles(box) == dict.fromkeys(ROLES, RoleState.LOADED))
+    assert box.program("narrator").restarts == 1
+    assert others(box.pids()) == others(before)
+
+
+def test_an_edit_of_a_role_restarts_that_role_alone(box: Box) -> None:
+    before = box.pids()
+    box.write(roles=ROLES, reload=1.0, narrator=["--version", "2"])
+    until(lambda: box.pids().get("narrator", before["narrator"]) != before["narrator"])
+    until(lambda: roles(box) == dict.fromkeys(ROLES, RoleState.LOADED))
+    assert others(box.pids()) == others(before)
+    assert story(box)[-2:] == ["narrator loading", "narrator loaded"]
+
+
+def others(pids: dict[str, int]) -> dict[str, int]:
+    return {name: pid for name, pid in pids.items() if name != "narrator"}
