@@ -66,6 +66,16 @@ def test_the_end_of_the_conversation_used_longest_ago_goes_first() -> None:
     assert shelf.num_given_back == 3
 
 
+def test_a_conversation_makes_no_room_for_its_own_end() -> None:
+    """Though it is the one used longest ago."""
+    shelf = Shelf(3 * PIECE, Books().holdings)
+    put(shelf, [1] * 8)
+    put(shelf, [2] * 4)
+    assert put(shelf, [1] * 12) is not None
+    assert (kept(shelf, [1] * 12), kept(shelf, [2] * 4)) == (12, 0)
+    shelf.check_integrity()
+
+
 def test_a_conversation_longer_than_the_shelf_takes_nothing_from_anyone() -> None:
     shelf = Shelf(2 * PIECE, Books().holdings)
     put(shelf, [1] * 8)
