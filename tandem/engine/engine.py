@@ -13,15 +13,18 @@ from typing import Final
 import msgspec
 
 from tandem.contract.messages import (
+    AskLease,
     Cancel,
     Drain,
     FinishReason,
     Generate,
     Health,
+    Lease,
     Marks,
     RefusalCode,
     Refused,
     Resume,
+    ReturnLease,
     Sampling,
     SetLive,
     Turn,
@@ -35,6 +38,7 @@ from tandem.engine.drafters import no_drafting
 from tandem.engine.facts import Grid, Take
 from tandem.engine.gate import find_refusal
 from tandem.engine.grammar.mask import Compiled
+from tandem.engine.lease import Lending
 from tandem.engine.letters import Leave, PeerGone, Prepared, Received
 from tandem.engine.memory import MemoryKeeper
 from tandem.engine.outbox import Outbox
@@ -83,6 +87,7 @@ class Engine:
         self._world = world
         self._turns = 0
         self._chunk_was_last = False
+        self._lending = Lending()
         self._draining = False
         self._leave_by: float | None = None
         self._facts = {
@@ -96,7 +101,7 @@ class Engine:
         }
 
     def turn(self, letters: Iterable[Received]) -> None:
-        """Receive, retire, admit, send; then one pass on the device."""
+        """Receive, retire, admit, send; then one pass on the device, unless its turn is lent."""
         now = self._world.clock()
         self._turns += 1
         self._receive(letters, now)
@@ -105,11 +110,14 @@ class Engine:
         self._admit(now)
         self._bring_back()
         self._send()
-        self._run_pass()
+        if not self._lending.left(now):
+            self._run_pass()
 
     @property
     def patience(self) -> float:
         """Seconds until the next turn when no letter comes before it."""
+        if left := self._lending.left(self._world.clock()):
+            return left
         if self.schedule.running:
             return 0.0
         return MEMORY_WAIT if self.schedule.waiting else IDLE_WAIT
@@ -162,6 +170,11 @@ class Engine:
                     self._cancel({(letter.peer, id)}, now)
                 case PeerGone():
                     self._cancel({key for key in self.schedule.keys if key[0] == letter.peer}, now)
+                    self._lending.give_back(letter.peer)
+                case AskLease() as asked:
+                    self._outbox.tell(letter.peer, self._lend(letter.peer, asked, now))
+                case ReturnLease(id=id):
+                    self._lending.give_back(letter.peer, id)
                 case SetLive(live=live):
                     self._live = msgspec.json.decode(live, type=Live)
                     self.memory.floors = self._live.floors
@@ -173,6 +186,10 @@ class Engine:
                     self._draining, self._leave_by = True, now + self._live.limits.drain_timeout
                 case other:
                     log.warning("peer %d sent a %s: nothing for an engine", letter.peer, type(other).__name__)
+
+    def _lend(self, peer: int, ask: AskLease, now: float) -> Lease:
+        is_idle, has_work = self.schedule.slots[0].sequence is None, bool(self.schedule.running)
+        return self._lending.ask(peer, ask, slot_0_idle=is_idle, has_work=has_work, now=now)
 
     def _submit(self, request: Request) -> None:
         with self._outbox.refusing(request):
@@ -302,6 +319,7 @@ class Engine:
         return Turn("writing", tuple(slot.index for slot in writing)) if writing else Turn("idle")
 
     def _run_pass(self) -> None:
+        self._lending.note_pass()
         turn = self._next_pass()
         slots = [self.schedule.slots[index] for index in turn.slots]
         match turn.does:

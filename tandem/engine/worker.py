@@ -24,6 +24,7 @@ import psutil
 from tandem.contract.channel import Channel, ChannelClosed, connect, serve
 from tandem.contract.messages import (
     AskHealth,
+    AskLease,
     Cancel,
     Drain,
     FreeRoles,
@@ -31,6 +32,7 @@ from tandem.contract.messages import (
     Grammar,
     Health,
     Resume,
+    ReturnLease,
     RolesFreed,
     SetLive,
 )
@@ -180,7 +182,7 @@ class Worker:
                         self._preparing.take(peer, message, grammar)
                     case Cancel(id=id) if (finished := self._preparing.cancel(peer, id)) is not None:
                         channel.send(finished)
-                    case Generate() | Cancel() | Drain() | Resume():
+                    case Generate() | Cancel() | Drain() | Resume() | AskLease() | ReturnLease():
                         self._link.inbox.put(Received(peer, message))
                     case _:
                         log.warning("peer %d sent a %s: nothing for an engine", peer, type(message).__name__)
