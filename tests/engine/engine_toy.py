@@ -110,16 +110,16 @@ def slot_of(state: SequenceState, index: int = 0, unit: int = CHUNK, anchors: in
 class ToyModel:
     """Writes by hashing what its state holds: a wrong start, a stale row or a row of another sequence shows at once.
 
-    Rows of a chunk of another length hash differently, as products of another shape round differently; rows that are
-    written do not depend on the other rows of their pass.
+    Unless it is row invariant, rows of a chunk of another length hash differently, as products of another shape round
+    differently; rows that are written do not depend on the other rows of their pass.
     """
 
     config = CONFIG
-    is_row_invariant = False
     mtp = None
 
-    def __init__(self, row_bucket: int = 8) -> None:
+    def __init__(self, row_bucket: int = 8, is_row_invariant: bool = False) -> None:
         self.row_bucket = row_bucket
+        self.is_row_invariant = is_row_invariant
         self.passes: list[list[int]] = []  # rows of each block of each pass
         self.broken: list[Exception] = []  # raised by the next passes, one each
 
@@ -139,7 +139,7 @@ class ToyModel:
             state.open(block)
             before = int(state.hashes[block.start - 1]) if block.start else 0
             hashes: list[int] = []
-            length = 1 if block.wants is Wants.ALL else block.rows
+            length = 1 if block.wants is Wants.ALL or self.is_row_invariant else block.rows
             for row, token in enumerate(block.tokens.tolist()):
                 last = hashes[tree.parents[row]] if row else before
                 hashes.append(mix(mix(last) * 31 + token * 7919 + length))
@@ -283,8 +283,9 @@ def hand(
     room: int = 64 * GIB,
     pages: PageBackend | None = None,
     drafting: Drafting | None = None,
+    is_row_invariant: bool = False,
 ) -> Hand:
-    model = ToyModel(row_bucket)
+    model = ToyModel(row_bucket, is_row_invariant)
     driver: Hand
 
     def post(letters: list[Sent], health: Health) -> None:
@@ -302,9 +303,9 @@ def hand(
     return driver
 
 
-def alone(request: Generate, plan: EnginePlan | None = None) -> list[int]:
+def alone(request: Generate, plan: EnginePlan | None = None, is_row_invariant: bool = False) -> list[int]:
     """What a request writes on an engine of its own, cold."""
-    driver = hand(plan)
+    driver = hand(plan, is_row_invariant=is_row_invariant)
     driver.turn(request)
     driver.until_idle()
     return driver.tokens(request.id)

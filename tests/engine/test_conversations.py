@@ -1,0 +1,208 @@
+"""Conversations that come back: nothing is read twice, and every text is what a cold engine writes.
+
+On the toy model, whose logits show any wrong row at once: one that is row invariant, and one that is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from engine_toy import CHUNK, MIB, Hand, alone, ask, engine_plan, hand
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec import structs
+
+from tandem.contract.messages import Cancel, Generate, Sampling
+from tandem.contract.plan import CachesPlan, DiskCachePlan, EnginePlan
+
+WINDOWS = {"one": (512,), "level": (512, 512, 512), "sides": (512, 256, 256)}
+
+
+def plan_of(windows: Sequence[int], memory: int = 64 * MIB, disk: Path | None = None) -> EnginePlan:
+    kept = DiskCachePlan(str(disk), 64 * MIB, 3600.0) if disk else None
+    return structs.replace(engine_plan(windows, bytes_a_token=8), caches=CachesPlan(memory, memory // 4, kept))
+
+
+def cold(request: Generate, is_row_invariant: bool = True) -> list[int]:
+    return alone(request, engine_plan((512,)), is_row_invariant)
+
+
+class Chat:
+    """Its turns go on from what was written."""
+
+    def __init__(self, name: str, seed: int, head: int = 50, message: int = 31) -> None:
+        self.name, self.seed, self.message, self.turns = name, seed, message, 0
+        self.tokens: tuple[int, ...] = tuple((seed * 11 + at * 5) % 60 + 1 for at in range(head))
+        self.head = 0
+
+    def turn(self, max_tokens: int = 4) -> Generate:
+        said = tuple((self.seed * 7 + self.turns * 13 + at * 3) % 60 + 1 for at in range(self.message))
+        self.tokens += said
+        self.turns += 1
+        self.head = self.head or len(self.tokens)
+        return ask(f"{self.name}{self.turns}", self.tokens, max_tokens, head_end=self.head)
+
+    def go(self, driver: Hand, max_tokens: int = 4) -> int:
+        """One turn; returns the rows that were not read again."""
+        request = self.turn(max_tokens)
+        driver.turn(request)
+        driver.until_idle()
+        written = driver.tokens(request.id)
+        assert written == cold(request, driver.model.is_row_invariant), f"{request.id} cold"
+        self.tokens += tuple(written)
+        return driver.finished(request.id).cached_tokens
+
+
+def title(number: int, tokens: int = 5) -> Generate:
+    return structs.replace(ask(f"t{number}", tuple(range(1, tokens + 1)), 3), task=True)
+
+
+def test_the_next_turn_goes_on_behind_the_answer() -> None:
+    driver, chat = hand(plan_of((512,), memory=0), is_row_invariant=True), Chat("a", 1)
+    assert chat.go(driver) == 0
+    for _ in range(3):
+        before = len(chat.tokens)
+        assert chat.go(driver) == before - 1  # the last token that is written has no row
+
+
+def test_on_the_grid_only_where_rows_depend_on_their_pass() -> None:
+    driver, chat = hand(plan_of((512,), memory=0)), Chat("a", 1)
+    chat.go(driver)
+    prompt = len(chat.tokens) - 4
+    assert chat.go(driver) == prompt - prompt % CHUNK
+
+
+@pytest.mark.parametrize("windows", WINDOWS.values(), ids=WINDOWS)
+def test_chats_that_take_turns_find_everything_again(windows: tuple[int, ...]) -> None:
+    """More of them than slots: who makes way is put into memory."""
+    driver = hand(plan_of(windows), is_row_invariant=True)
+    chats = [Chat(name, seed) for seed, name in enumerate("abcd")]
+    for chat in chats:
+        chat.go(driver)
+    for _ in range(3):
+        for chat in chats:
+            before = len(chat.tokens)
+            assert chat.go(driver) == before - 1
+    assert driver.engine.conversations.caches.stats.restored or len(windows) > len(chats)
+
+
+def test_what_memory_has_no_room_for_comes_back_from_the_disk(tmp_path: Path) -> None:
+    driver = hand(plan_of((512,), memory=0, disk=tmp_path), is_row_invariant=True)
+    one, other = Chat("a", 1), Chat("b", 2)
+    for chat in (one, other):
+        chat.go(driver)
+    driver.engine.close()
+    again = hand(plan_of((512,), memory=0, disk=tmp_path), is_row_invariant=True)
+    for chat in (one, other, one, other):
+        settle(again)
+        before = len(chat.tokens)
+        assert chat.go(again) >= (before - 1) - (before - 1) % CHUNK
+    assert {message.cache_source for chat in (one,) for message in [again.started("a2")]} == {"disk"}
+    again.engine.close()
+
+
+def settle(driver: Hand) -> None:
+    """The disk's thread has looked and written."""
+    disk = driver.engine.conversations.caches.stats.disk
+    while disk is not None and (not disk.is_scanned or disk.waiting):
+        driver.turn()
+        disk = driver.engine.conversations.caches.stats.disk
+
+
+def test_a_title_on_the_only_slot_leaves_the_conversation_as_it_was() -> None:
+    driver, chat = hand(plan_of((512,)), is_row_invariant=True), Chat("a", 1, head=40, message=60)
+    chat.go(driver)
+    for number in range(3):
+        request = title(number)
+        driver.turn(request)
+        driver.until_idle()
+        assert driver.tokens(request.id) == cold(request)
+        before = len(chat.tokens)
+        assert chat.go(driver) == before - 1
+
+
+def test_a_title_beside_it_takes_an_idle_side_slot() -> None:
+    driver, chat = hand(plan_of((512, 256)), is_row_invariant=True), Chat("a", 1, head=40, message=60)
+    chat.go(driver)
+    driver.turn(title(1))
+    driver.until_idle()
+    assert driver.started("t1").slot == 1
+
+
+def test_a_conversation_that_outgrows_its_side_slot_is_carried_into_slot_0() -> None:
+    driver = hand(plan_of((512, 128), memory=0), is_row_invariant=True)
+    long, side = Chat("a", 1, head=100, message=100), Chat("b", 2, head=40, message=30)
+    first = long.turn(max_tokens=20)
+    driver.turn(first)
+    driver.turn(side.turn())
+    driver.until_idle()
+    assert driver.started("b1").slot == 1
+    side.tokens += tuple(driver.tokens("b1"))
+    side.message = 80
+    before = len(side.tokens)
+    assert side.go(driver) == before - 1
+    started = driver.started("b2")
+    assert (started.slot, started.cache_source) == (0, "side")
+
+
+def test_a_new_chat_begins_with_the_head_of_its_client() -> None:
+    driver = hand(plan_of((512,)), is_row_invariant=True)
+    head = tuple(at % 60 + 1 for at in range(70))
+    for number in range(4):
+        request = ask(f"n{number}", (*head, 40 + number, 50), 3, head_end=len(head) + 2)
+        driver.turn(request)
+        driver.until_idle()
+        assert driver.tokens(request.id) == cold(request)
+        assert driver.finished(request.id).cached_tokens >= (len(head) if number else 0)
+
+
+def test_a_cancel_while_rows_come_back_leaves_the_slot_clean(tmp_path: Path) -> None:
+    driver, chat = hand(plan_of((512,), memory=0, disk=tmp_path), is_row_invariant=True), Chat("a", 1)
+    chat.go(driver)
+    other = Chat("b", 2)
+    other.go(driver)
+    settle(driver)
+    driver.engine.conversations.advance = lambda slot, is_alone: False  # type: ignore[method-assign]  # a slow disk
+    request = chat.turn()
+    driver.turn(request)
+    driver.turn(Cancel(request.id))
+    driver.turn()
+    assert driver.engine.schedule.is_idle
+    del driver.engine.conversations.advance
+    settle(driver)
+    other.go(driver)
+    driver.engine.close()
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    windows=st.sampled_from(list(WINDOWS.values())),
+    invariant=st.booleans(),
+    memory=st.sampled_from([0, 3000, 64 * MIB]),
+    order=st.lists(st.tuples(st.integers(0, 3), st.booleans()), min_size=4, max_size=10),
+    seed=st.integers(0, 9),
+)
+def test_whatever_is_kept_texts_are_those_of_a_cold_engine(
+    windows: tuple[int, ...], invariant: bool, memory: int, order: list[tuple[int, bool]], seed: int
+) -> None:
+    """Several at once, some drawn, some titles, in any order and with caches of any size."""
+    driver = hand(plan_of(windows, memory), is_row_invariant=invariant)
+    chats = [Chat(name, seed + number, head=30 * number + 2) for number, name in enumerate("abcd")]
+    sampling = Sampling(temperature=0.8, seed=seed)
+    number = 0
+    for who, with_title in order:
+        chat = chats[who]
+        if len(chat.tokens) > 200:
+            continue
+        request = structs.replace(chat.turn(), sampling=sampling if who % 2 else Sampling())
+        asked = [request]
+        if with_title:
+            number += 1
+            asked.append(title(number, tokens=3 + who))
+        driver.turn(*asked)
+        driver.until_idle()
+        for each in asked:
+            assert driver.tokens(each.id) == cold(each, invariant), each.id
+        chat.tokens += tuple(driver.tokens(request.id))
