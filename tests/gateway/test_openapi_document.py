@@ -28,7 +28,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory, weights: Path, tokenizer: 
         assert "Traceback" not in (directory / "gateway.log").read_text()
 
 
-CHECKS = ("not_a_server_error", "status_code_conformance", "content_type_conformance", "response_schema_conformance")
+CHECKS = ("status_code_conformance", "content_type_conformance", "response_schema_conformance")
 
 
 @pytest.mark.parametrize("examples", [6, pytest.param(80, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
@@ -46,7 +46,9 @@ def test_no_input_breaks_the_gateway_and_every_answer_is_as_described(
         @settings(max_examples=examples if operation.method == "post" else 3, deadline=None, database=None)
         @given(case=operation.as_strategy(generation_mode=mode))
         def holds(case: Any) -> None:
-            seen.add(case.call_and_validate(checks=checks, timeout=20).status_code)
+            status = case.call_and_validate(checks=checks, timeout=20).status_code
+            assert status < 500 or (status, case.operation.path) == (503, "/v1/systemone")  # no decider is loaded
+            seen.add(status)
 
         try:
             holds()
