@@ -43,8 +43,9 @@ from tandem.engine.letters import Leave, PeerGone, Prepared, Received
 from tandem.engine.memory import MemoryKeeper
 from tandem.engine.outbox import Outbox
 from tandem.engine.round import running_on
-from tandem.engine.schedule import Key, Schedule, Start
+from tandem.engine.schedule import Schedule, Start
 from tandem.engine.slot import Failed, Request, Sequence, Slot
+from tandem.engine.waiting import Key
 from tandem.engine.world import World
 from tandem.memory.pages import PageBackend
 from tandem.model.interface import Model

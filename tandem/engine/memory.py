@@ -20,8 +20,8 @@ from tandem.engine.outbox import Tally
 from tandem.engine.pressure import Pressure
 from tandem.engine.round import NO_MEMORY_RETRY
 from tandem.engine.row_memory import FirstWrite
-from tandem.engine.schedule import Key
 from tandem.engine.slot import Failed, Sequence, Slot
+from tandem.engine.waiting import Key
 from tandem.engine.world import World
 from tandem.memory.budget import Budget
 from tandem.memory.guard import Guard

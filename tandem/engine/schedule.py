@@ -1,4 +1,4 @@
-"""The queue and the slots: who waits, who runs where, who has waited too long, and what each is told about it.
+"""The queue and the slots: who waits, who runs where, and who has waited too long.
 
 Book-keeping and messages only: no model, no clock (`now` is an argument), no memory reading (`available` is one).
 Clients are served first come, first served; the appliance's own work stands behind every client.
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Final
 
 from tandem.contract.messages import (
     FinishReason,
@@ -23,43 +24,14 @@ from tandem.contract.messages import (
 )
 from tandem.contract.plan import Routing
 from tandem.engine.admit import Boundary, Offer, RowCost, Running, Shortage, decide
-from tandem.engine.facts import Ask, Grid, Held, Holder, SlotFacts, Source, Take, Wait, WaitKind
+from tandem.engine.facts import Grid, Held, Source, Take, Wait, WaitKind
 from tandem.engine.route import route
-from tandem.engine.slot import Failed, Request, Slot, num_agreeing
+from tandem.engine.slot import Failed, Request, Slot
+from tandem.engine.waiting import Key, Waiting
 from tandem.units import format_bytes
 
-Key = tuple[int, str]  # peer and the peer's own id
-
-MEMORY_REMINDER = 15.0  # seconds after which a request that waits for memory hears again why
-YIELDED_RETRY = 1.0  # seconds
-_RETRY_BOUNDS = (1.0, 60.0)  # seconds
-
-Tokens = tuple[int, ...]
-
-
-@dataclass(slots=True)
-class Waiting:
-    """A request in the queue, and what its client was told last."""
-
-    request: Request
-    told: Progress | None = None
-    told_at: float = 0.0
-    wait: Wait | None = None  # what the last boundary answered
-    asked: tuple[object, ...] = ()  # the rules and who ran, then
-    waited_for: set[WaitKind] = field(default_factory=set)
-    compared: dict[tuple[int, str], tuple[Tokens, int]] = field(default_factory=dict)
-
-    def waits_on(self, asked: tuple[object, ...], now: float) -> bool:
-        """Nothing has changed that could change the answer, as long as no slot is free."""
-        return self.wait is not None and self.asked == asked and (self.wait.until is None or now < self.wait.until)
-
-    def num_agreeing(self, place: tuple[int, str], mine: Tokens, kept: Tokens) -> int:
-        """How many first tokens agree, compared once for as long as `kept` lies at `place`: prompts are long, and
-        there is a boundary every round."""
-        known = self.compared.get(place)
-        if known is None or known[0] is not kept:
-            known = self.compared[place] = (kept, num_agreeing(mine, kept))
-        return known[1]
+YIELDED_RETRY: Final = 1.0  # seconds
+_RETRY_BOUNDS: Final = (1.0, 60.0)  # seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,11 +178,14 @@ class Schedule:
 
         def offer(key: Key, free: frozenset[int]) -> Offer | None:
             entry, given = entries[key], {take.slot: (entries[key].request, take) for key, take in takes.items()}
-            if not free and entry.waits_on(asked, now):
+            if not free and entry.is_settled(asked, now):
                 return None
-            facts = [self._facts(entry, slot, slot.index in free, given.get(slot.index)) for slot in self.slots]
+            facts = [
+                entry.facts(slot, slot.index in free, self._stash_room(slot), given.get(slot.index))
+                for slot in self.slots
+            ]
             elsewhere = self._find(entry.request) if self._find else ()
-            answer = route(_ask_of(entry.request), facts, elsewhere, rules, self._grid, now)
+            answer = route(entry.ask, facts, elsewhere, rules, self._grid, now)
             if isinstance(answer, Wait):
                 entry.wait, entry.asked = answer, asked
                 return None
@@ -232,38 +207,6 @@ class Schedule:
             self._count(start.take)
         self._let_own_work_give_way()
         return starts
-
-    def _facts(self, entry: Waiting, slot: Slot, is_free: bool, given: tuple[Request, Take] | None) -> SlotFacts:
-        """`given` is who takes the slot at this boundary."""
-        ask, kept = entry.request.ask, slot.returns_to
-        can_rewind = slot.state.can_rewind
-        shared = continued = 0
-        if kept.rows and kept.scope == ask.scope:
-            agreeing = entry.num_agreeing((slot.index, "rows"), ask.tokens, kept.tokens)
-            shared = min(kept.rows, agreeing)
-            if not can_rewind:
-                shared = slot.resumable(min(shared, len(ask.tokens) - 1))
-            client = ask.tokens if ask.client_tokens is None else ask.client_tokens
-            continued = entry.num_agreeing((slot.index, "client"), client, kept.client_tokens)
-        holder = Holder.NOBODY
-        if not is_free:
-            request = given[0] if given else slot.sequence and slot.sequence.request
-            holder = Holder.OWN_WORK if request and request.ask.own_work else Holder.CLIENT
-        return SlotFacts(
-            index=slot.index,
-            window=slot.window,
-            kept=kept.rows if can_rewind else slot.resumable(kept.rows),
-            shared=shared,
-            served=len(kept.client_tokens),
-            continued=continued,
-            lent=shared if given is None and slot.aside is None else 0,
-            stash_room=self._stash_room(slot),
-            is_errand=kept.is_errand,
-            is_same=bool(ask.conversation) and ask.conversation == kept.conversation,
-            last_used=slot.last_used,
-            holder=holder,
-            runs_guest=given[1].is_guest if given else slot.aside is not None,
-        )
 
     def _count(self, take: Take) -> None:
         self._gave_up += take.gave_up
@@ -338,30 +281,10 @@ class Schedule:
         )
 
     def progress(self, now: float, floor: int) -> Iterator[tuple[int, Progress]]:
-        """(peer, message) for each waiting request whose state or place changed, and the reminder about memory."""
+        """(peer, message) for each waiting request to which something new is to be said."""
         for ahead, entry in enumerate(self.waiting):
-            message = self._describe(entry, ahead, floor)
-            is_memory = message.state is RequestState.WAITING_MEMORY
-            told = entry.told
-            is_news = told is None or (told.state, told.done) != (message.state, message.done)
-            if not is_news and told is not None:  # a sentence about memory has other numbers every time
-                is_news = now - entry.told_at >= MEMORY_REMINDER if is_memory else told.sentence != message.sentence
-            if is_news:
-                entry.told, entry.told_at = message, now
-                yield entry.request.peer, message
-
-    def _describe(self, entry: Waiting, ahead: int, floor: int) -> Progress:
-        state, shortage = RequestState.QUEUED, self._shortage
-        if shortage is not None and shortage.id == entry.request.key:
-            state = RequestState.WAITING_MEMORY
-            sentence = (
-                f"Waiting: memory is almost full: {format_bytes(shortage.need)} needed, {format_bytes(shortage.left)} "
-                f"left above the floor of {format_bytes(floor)} and what running requests may still take"
-            )
-        else:
-            why = entry.wait.sentence if entry.wait and not shortage else "a request before it waits for memory"
-            sentence = f"Queued: {why}" + (f", {ahead:,} ahead" if ahead else "")
-        return Progress(entry.request.ask.id, state, ahead, len(self.waiting), sentence)
+            if (news := entry.news(ahead, len(self.waiting), self._shortage, floor, now)) is not None:
+                yield entry.request.peer, news
 
     def check_integrity(self) -> None:
         keys = self.keys
@@ -374,20 +297,6 @@ class Schedule:
         for index, slot in enumerate(self.slots):
             assert slot.index == index, "slots lie in order"
             slot.check_integrity()
-
-
-def _ask_of(request: Request) -> Ask:
-    ask = request.ask
-    return Ask(
-        prompt=len(ask.tokens),
-        max_tokens=ask.max_tokens,
-        head_end=ask.marks.head_end,
-        client_head_end=ask.client_head_end,
-        arrived=request.arrived,
-        own_work=ask.own_work,
-        task=ask.task,
-        images=ask.images,
-    )
 
 
 def _is_own_work(slot: Slot) -> bool:

@@ -311,7 +311,7 @@ def test_what_the_disk_saves_side_slots_is_counted() -> None:
 
 def test_prompts_are_compared_once_for_as_long_as_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     """There is a boundary every round, and prompts are long."""
-    import tandem.engine.schedule as module
+    import tandem.engine.waiting as module
 
     compared: list[int] = []
     agree = module.num_agreeing
