@@ -118,6 +118,7 @@ def to_chat(wanted: CountRequest) -> ChatRequest:
 
 
 PLACES: Final[Places] = (
+    (r"messages(\[.*)?", "messages"),  # their numbers differ
     (r"response_format(\.json_schema)?", "output_config.format"),
     ("reasoning_effort", "output_config.effort"),
     ("max_reasoning_tokens", "thinking.budget_tokens"),

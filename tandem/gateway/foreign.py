@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
+from msgspec import Struct
 
 from tandem.gateway.completions import Completions
 from tandem.gateway.conversation import Part
@@ -23,7 +24,6 @@ from tandem.gateway.reading import convert
 from tandem.text.template import Prompt
 
 Words = TypeVar("Words", bound=Generation)
-
 
 Places: TypeAlias = tuple[tuple[str, str], ...]
 """Where a field of OpenAI's stands in another API: a pattern for the beginning of its place, and what stands there
@@ -64,6 +64,21 @@ def as_placed(error: ApiError, places: Places) -> ApiError:
         return error
     sentence, detail = error.sentence.replace(f"`{inner}", f"`{own}", 1), error.detail
     return ApiError(error.status, error.code, sentence, param=own, retry_after=error.retry_after, source=detail.source)
+
+
+class Refused(Struct, frozen=True):
+    """A field that asks for what a door does not do, unless its value asks for nothing."""
+
+    name: str
+    harmless: tuple[Any, ...]
+    instead: str  # what to do
+
+
+def refuse(wanted: Struct, fields: Iterable[Refused]) -> None:
+    """Raises `ApiError` 400."""
+    for field in fields:
+        if getattr(wanted, field.name) not in field.harmless:
+            raise ApiError(400, "unsupported_value", f"`{field.name}`: {field.instead}", param=field.name)
 
 
 _TEXTS: Final = frozenset({"text", "input_text", "output_text", "reasoning_text", "summary_text"})

@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 
 from tandem.gateway.errors import ApiError
 from tandem.gateway.fields import MAX_STOPS, WHOLE_ROOM, Ignored, Stop
-from tandem.gateway.foreign import Places, as_placed, effort_of, in_openai_words, not_read
+from tandem.gateway.foreign import Places, Refused, as_placed, effort_of, in_openai_words, not_read, refuse
 from tandem.gateway.openai import ChatRequest, CompletionRequest
 from tandem.gateway.reading import convert
 
@@ -100,9 +100,7 @@ def chat_of(wanted: OllamaChatRequest) -> ChatRequest:
 
 def generate_of(wanted: OllamaGenerateRequest) -> ChatRequest | CompletionRequest:
     """Raises `ApiError` 400 naming the place in the request as it came."""
-    for name, harmless, instead in _REFUSED:
-        if getattr(wanted, name) not in harmless:
-            raise ApiError(400, "unsupported_value", f"`{name}`: {instead}", param=name)
+    refuse(wanted, REFUSED)
     if wanted.raw:
         scores = (wanted.top_logprobs or 0) if wanted.logprobs else None
         fields = {"prompt": wanted.prompt or "", "logprobs": scores, **_fields(wanted)}
@@ -112,11 +110,11 @@ def generate_of(wanted: OllamaGenerateRequest) -> ChatRequest | CompletionReques
     return in_openai_words(ChatRequest, {"messages": messages, **_chat_fields(wanted)}, PLACES)
 
 
-_REFUSED: Final[tuple[tuple[str, tuple[Any, ...], str], ...]] = (
-    ("suffix", (None, ""), "the model continues, it does not fill in"),
-    ("template", (None, ""), "the model's own template is used; `raw` sends a prompt without it"),
-    ("context", (None, []), "nothing is kept between requests: use `/api/chat`, with the whole conversation"),
-    ("images", (None, []), "this model does not see images; send text"),
+REFUSED: Final = (
+    Refused("suffix", (None, ""), "the model continues, it does not fill in"),
+    Refused("template", (None, ""), "the model's own template is used; `raw` sends a prompt without it"),
+    Refused("context", (None, []), "nothing is kept between requests: use `/api/chat`, with the whole conversation"),
+    Refused("images", (None, []), "this model does not see images; send text"),
 )
 
 _LIMITS: Final = "temperature|top_p|top_k|min_p|presence_penalty|frequency_penalty|seed|stop|num_predict|repeat_penalty"

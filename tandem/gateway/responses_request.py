@@ -13,7 +13,17 @@ from msgspec import Meta, Struct
 from tandem.gateway.conversation import Part
 from tandem.gateway.errors import ApiError
 from tandem.gateway.fields import Count, Ignored
-from tandem.gateway.foreign import Places, effort_of, in_openai_words, joined, not_read, required, text_parts
+from tandem.gateway.foreign import (
+    Places,
+    Refused,
+    effort_of,
+    in_openai_words,
+    joined,
+    not_read,
+    refuse,
+    required,
+    text_parts,
+)
 from tandem.gateway.openai import ChatRequest
 
 ItemRole = Literal["user", "assistant", "system", "developer"]
@@ -104,21 +114,20 @@ class ResponsesRequest(Struct, frozen=True, kw_only=True):
     max_tool_calls: Ignored = None
 
 
-# What asks for more than this door does: the field, the values that ask for nothing, and what to do instead.
-_REFUSED: Final[tuple[tuple[str, tuple[Any, ...], str], ...]] = (
-    ("previous_response_id", (None,), "nothing is kept between requests: send the whole conversation as `input`"),
-    ("conversation", (None,), "nothing is kept between requests: send the whole conversation as `input`"),
-    ("prompt", (None,), "no prompts are kept here: send `instructions` and `input`"),
-    ("background", (None, False), "an answer is written while its client waits: leave it out, and stream"),
-    ("top_logprobs", (None, 0), "log-probabilities are told by `/v1/chat/completions`"),
+REFUSED: Final = (
+    Refused(
+        "previous_response_id", (None,), "nothing is kept between requests: send the whole conversation as `input`"
+    ),
+    Refused("conversation", (None,), "nothing is kept between requests: send the whole conversation as `input`"),
+    Refused("prompt", (None,), "no prompts are kept here: send `instructions` and `input`"),
+    Refused("background", (None, False), "an answer is written while its client waits: leave it out, and stream"),
+    Refused("top_logprobs", (None, 0), "log-probabilities are told by `/v1/chat/completions`"),
 )
 
 
 def to_chat(wanted: ResponsesRequest) -> ChatRequest:
     """Raises `ApiError` 400 naming the place in the request as it came."""
-    for name, harmless, instead in _REFUSED:
-        if getattr(wanted, name) not in harmless:
-            raise ApiError(400, "unsupported_value", f"`{name}`: {instead}", param=name)
+    refuse(wanted, REFUSED)
     instructions = [{"role": "system", "content": wanted.instructions}] if wanted.instructions else []
     fields: dict[str, Any] = {
         "model": wanted.model,
@@ -137,7 +146,7 @@ def to_chat(wanted: ResponsesRequest) -> ChatRequest:
 
 
 PLACES: Final[Places] = (
-    ("messages", "input"),
+    (r"messages(\[.*)?", "input"),  # their numbers differ
     ("max_completion_tokens", "max_output_tokens"),
     ("reasoning_effort", "reasoning.effort"),
     (r"response_format(\.json_schema)?", "text.format"),

@@ -318,11 +318,11 @@ def test_the_sentence_about_earlier_answers_says_what_to_do() -> None:
 LATER: list[tuple[Places, str, str]] = [
     (anthropic_request.PLACES, "response_format.json_schema.schema.items", "output_config.format.schema.items"),
     (anthropic_request.PLACES, "tools[2].function.parameters.properties", "tools[2].input_schema.properties"),
-    (anthropic_request.PLACES, "messages", "messages"),
+    (anthropic_request.PLACES, "messages[3].content", "messages"),
     (responses_request.PLACES, "response_format.json_schema.schema", "text.format.schema"),
     (responses_request.PLACES, "tools[2].function.parameters", "tools[2].parameters"),
     (responses_request.PLACES, "max_completion_tokens", "max_output_tokens"),
-    (responses_request.PLACES, "messages", "input"),
+    (responses_request.PLACES, "messages[3].content", "input"),
     (ollama_request.PLACES, "response_format.json_schema.schema.items", "format.items"),
     (ollama_request.PLACES, "response_format", "format"),
     (ollama_request.PLACES, "stop", "options.stop"),

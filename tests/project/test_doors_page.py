@@ -64,11 +64,11 @@ def test_every_field_of_a_door_stands_there_with_what_becomes_of_it(
 
 def test_what_is_refused_by_name_is_said_to_be() -> None:
     for heading, refused in (
-        ("`/v1/responses`", responses_request._REFUSED),
-        ("`/api/...`", ollama_request._REFUSED),
+        ("`/v1/responses`", responses_request.REFUSED),
+        ("`/api/...`", ollama_request.REFUSED),
     ):
         told = {name: row[1] for row in rows(section(heading)) for name in re.findall(r"`(\w+)`", row[0])}
-        assert {name for name, said in told.items() if said.startswith("refused")} == {name for name, *_ in refused}
+        assert {name for name, said in told.items() if said.startswith("refused")} == {field.name for field in refused}
 
 
 def test_every_option_of_ollama_that_is_read_stands_there() -> None:
