@@ -39,7 +39,7 @@ class Disk:
         self._folder = folder
         self._waiting_limit = waiting_limit
         self._inbox: SimpleQueue[Job] = SimpleQueue()
-        self._waits: dict[tuple[Key, Kind], Write] = {}  # in the order in which they are written
+        self._waits: dict[tuple[Key, Kind], tuple[Write, int]] = {}  # with its bytes, in the order they are written
         self._waiting = 0  # bytes
         self._dropped = 0
         self._is_closed = False
@@ -80,7 +80,8 @@ class Disk:
     def write(self, piece: Piece, kind: Kind, payload: Tensor) -> None:
         """Leave a copy, uint8 [bytes], that nobody changes any more. A state comes after its rows."""
         assert (piece.key, kind) not in self._waits, "written twice"
-        write = self._waits[piece.key, kind] = Write(piece, kind, payload)
+        write = Write(piece, kind, payload)
+        self._waits[piece.key, kind] = write, payload.nbytes
         self._waiting += payload.nbytes
         self._inbox.put(write)
 
@@ -108,6 +109,10 @@ class Disk:
         return self._work.is_scanned and not self._is_closed
 
     def _forget_done(self) -> None:
-        while self._waits and (oldest := next(iter(self._waits.items())))[1].is_done:
-            self._waiting -= oldest[1].payload.nbytes
-            del self._waits[oldest[0]]
+        while self._waits:
+            oldest = next(iter(self._waits))
+            write, size = self._waits[oldest]
+            if not write.is_done:
+                return
+            del self._waits[oldest]
+            self._waiting -= size

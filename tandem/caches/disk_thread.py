@@ -31,8 +31,11 @@ TIDY_EVERY: Final = 600.0  # seconds between two looks for what is too old
 class Write:
     piece: Piece
     kind: Kind
-    payload: Tensor  # uint8 [bytes]; nobody changes it any more
-    is_done: bool = False  # or given up
+    payload: Tensor | None  # uint8 [bytes], which nobody changes any more; None when it is done, or given up
+
+    @property
+    def is_done(self) -> bool:
+        return self.payload is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +110,8 @@ class DiskThread:
         took = time.monotonic() - began
         log.info("[caches] %d chunks on disk, looked through in %.1f s", self.folder.stats.chunks, took)
         while not self.is_over:
-            self.receive()
             try:
+                self.receive()
                 self.step()
             except Exception:  # a tier that fails costs reading again, never a request
                 log.exception("the disk tier stumbled; it goes on")
@@ -177,9 +180,9 @@ class DiskThread:
 
     def _write(self, write: Write) -> None:
         try:
-            if time.monotonic() >= self.paused_until:
+            if write.payload is not None and time.monotonic() >= self.paused_until:
                 is_kept = self.folder.write(write.piece, write.kind, write.payload)
                 if not is_kept and write.kind is Kind.ROWS:  # or the same rows would be copied for it again and again
                     self.paused_until = time.monotonic() + PAUSE
         finally:
-            write.is_done = True
+            write.payload = None

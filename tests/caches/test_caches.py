@@ -292,6 +292,16 @@ def test_a_state_on_disk_completes_rows_in_memory(tmp_path: Path) -> None:
         assert found(caches, A) == (8, "store") and load(caches, A, hybrid_state) == 8
 
 
+def test_a_state_on_disk_has_rows_that_end_where_it_stands(tmp_path: Path) -> None:
+    """Though longer ones, which have them all, are there."""
+    with opened(tmp_path, new=hybrid_state, memory=0) as caches:
+        state, anchors = conversation(6, 8)
+        caches.write_behind(caches.prompt("one", A), 8, state, anchors[1:])
+        caches.write_behind(caches.prompt("one", A[:6]), 6, state, anchors[:1])
+        written(caches)
+        assert load(caches, A, hybrid_state) == 8 and load(caches, [*A[:7], 0], hybrid_state) == 6
+
+
 def test_a_corrupt_state_costs_the_way_to_the_state_before_it(tmp_path: Path) -> None:
     with opened(tmp_path, new=hybrid_state, any_row=False) as caches:
         state, anchors = conversation(4, 8)
