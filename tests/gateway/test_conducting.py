@@ -16,7 +16,16 @@ from gateway_appliance import Appliance, Start, make_live
 from role_double import RoleDouble, hangs, publish, sure_of
 
 from tandem.conductor.verdicts import read_verdicts
-from tandem.contract.messages import AskDecider, Generate, Observe, RefusalCode, RequestState, RoleState
+from tandem.contract.messages import (
+    AnyMessage,
+    AskDecider,
+    Generate,
+    Message,
+    Observe,
+    RefusalCode,
+    RequestState,
+    RoleState,
+)
 from tandem.contract.plan import Asked, ClassPlan, Conducting, Live, PackagePlan
 from tandem.text.tokenizer import Tokenizer
 
@@ -66,6 +75,12 @@ def text_of(request: Generate, tokenizer: Tokenizer) -> str:
     return b"".join(tokenizer.bytes_of[token] for token in request.tokens).decode()
 
 
+async def slow(ask: AnyMessage) -> Message | None:
+    """A right answer, after the deadline."""
+    await asyncio.sleep(CONDUCTING.decider_within + 0.2)
+    return await sure_of("code")(ask)
+
+
 async def test_a_decider_that_is_sure_decides(start: Start, tmp_path: Path, tokenizer: Tokenizer) -> None:
     double = RoleDouble("decider-0", "decider")
     async with start(conducted()) as appliance, double.listening(tmp_path, sure_of("code")):
@@ -88,12 +103,13 @@ async def test_a_decider_that_is_sure_decides(start: Start, tmp_path: Path, toke
     ("state", "behaviour", "told"),
     [
         (RoleState.LOADED, hangs, "late"),
+        (RoleState.LOADED, slow, "late"),
         (RoleState.LOADED, None, "away"),  # its process died and nobody has noticed yet
         (RoleState.UNLOADED_FOR_MEMORY, None, "unloaded_for_memory"),
         (RoleState.FAILED, None, "away"),
         (RoleState.LOADED, sure_of("talk", confidence=0.4), "class=code 0.60"),
     ],
-    ids=["hung", "dead", "held", "failed", "unsure"],
+    ids=["hung", "slow", "dead", "held", "failed", "unsure"],
 )
 async def test_what_a_decider_leaves_open_the_big_model_answers_in_time(
     start: Start, tmp_path: Path, tokenizer: Tokenizer, state: RoleState, behaviour: Any, told: str
