@@ -51,7 +51,7 @@ def started(slots: int, state: Path, settings: tuple[str, ...]) -> Iterator[Appl
     ours = (f"slots.count={slots}", f"listen.port={port}", "listen.host=127.0.0.1", f"state={state}")
     flags = [word for setting in (*settings, *ours) for word in ("--set", setting)]
     said = state / "said.log"
-    state.mkdir(parents=True)
+    state.mkdir(parents=True, exist_ok=True)
     with said.open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "tandem", "up", *flags],

@@ -86,6 +86,7 @@ class Generate(Message, frozen=True):
     conversation: str = ""  # which one, where the client says so (a hash of its header); never trusted for rows
     task: bool = False  # a client's request beside its conversation: a title, tags. No turn of a conversation follows
     images: bool = False  # only slot 0 takes them
+    anew: bool = False  # every token is read, whatever was kept of others
 
 
 class Cancel(Message, frozen=True):

@@ -55,6 +55,8 @@ class Conversations:
 
     def find(self, request: Request) -> Several[Held]:
         """What memory and disk hold of a request's prompt."""
+        if request.ask.anew:
+            return ()
         known, changes = self._known.get(request), self.caches.changes
         if known is None or known.changes != changes:
             prompt = known.prompt if known else self.caches.prompt(request.ask.scope, request.ask.tokens)

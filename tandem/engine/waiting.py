@@ -52,7 +52,7 @@ class Waiting:
         ask, kept = self.request.ask, slot.returns_to
         can_rewind = slot.state.can_rewind
         shared = continued = 0
-        if kept.rows and kept.scope == ask.scope:
+        if kept.rows and kept.scope == ask.scope and not ask.anew:
             shared = min(kept.rows, self._num_agreeing((slot.index, "rows"), ask.tokens, kept.tokens))
             if not can_rewind:
                 shared = slot.resumable(min(shared, len(ask.tokens) - 1))

@@ -82,6 +82,7 @@ def make_job(
             client_head_end=prompt.client.marks.head_end if prompt.client else None,
             conversation=hints.conversation,
             task=hints.is_task,
+            anew=wanted.cache_prompt is False,
         )
         for index, prompt in enumerate(prompt for prompt in prompts for _ in range(copies))
     )

@@ -62,7 +62,7 @@ class Generation(Struct, frozen=True, kw_only=True):
     json_schema: SchemaField = None
     grammar: Text | None = None
     end_loops: bool | None = None  # an answer that repeats itself without end is ended
-    cache_prompt: Ignored = None
+    cache_prompt: bool | None = None
     user: Ignored = None
     metadata: Ignored = None
     store: Ignored = None

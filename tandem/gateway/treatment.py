@@ -72,7 +72,7 @@ FIELDS: Final[dict[str, Field]] = {
     "reasoning_format": _honoured("`deepseek`: thinking in a field of its own; `none`: in the text, with its tags"),
     "include_reasoning": _honoured("false: thinking is not sent"),
     "chat_template_kwargs": _honoured("further words for the model's template; `enable_thinking` among them"),
-    "cache_prompt": _accepted("what is found again changes no answer"),
+    "cache_prompt": _honoured("false: every token is read, whatever was kept; it changes no answer"),
     "user": _accepted("nothing is kept by user"),
     "metadata": _accepted("nothing is kept"),
     "store": _accepted("nothing is kept"),

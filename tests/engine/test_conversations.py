@@ -206,3 +206,13 @@ def test_whatever_is_kept_texts_are_those_of_a_cold_engine(
         for each in asked:
             assert driver.tokens(each.id) == cold(each, invariant), each.id
         chat.tokens += tuple(driver.tokens(request.id))
+
+
+def test_who_asks_for_it_reads_everything_anew() -> None:
+    driver, chat = hand(plan_of((512, 512)), is_row_invariant=True), Chat("a", 1)
+    chat.go(driver)
+    request = structs.replace(chat.turn(), anew=True)
+    driver.turn(request)
+    driver.until_idle()
+    assert driver.finished(request.id).cached_tokens == 0
+    assert driver.tokens(request.id) == cold(request)
