@@ -2,7 +2,7 @@
 # `.tandem` beside this file. ARGS goes to the command: `make up ARGS="--set listen.port=8100"`.
 
 .DEFAULT_GOAL := help
-.PHONY: help up down status logs test test-slow test-gpu check fix bench image-lint installed venv venv-dev venv-gpu
+.PHONY: help up down status logs test test-slow test-gpu test-clients check fix bench image-lint installed venv venv-dev venv-gpu
 
 # The first interpreter that is new enough; PYTHON=... chooses another. Only asked for when a target needs it.
 find-python = $(shell for python in python3 python3.13 python3.12 python3.11 python3.14; do \
@@ -32,6 +32,11 @@ test-slow: venv-dev ## the tests that take minutes
 
 test-gpu: venv-gpu ## what only a CUDA device can show: bits, speeds, memory (under 8 minutes)
 	.venv/bin/python -m pytest -m gpu -s tests/gpu $(ARGS)
+
+test-clients: venv-dev ## LangChain, LiteLLM and llm from PyPI, in an environment of their own
+	test -x .venv-clients/bin/python || .venv/bin/python -m venv .venv-clients
+	.venv-clients/bin/pip install --quiet --upgrade-strategy only-if-needed -r tests/clients/requirements.txt
+	.venv/bin/python -m pytest tests/clients $(ARGS)
 
 check: lint test ## all that must pass before a change lands, but for the slow tests; edits nothing
 
