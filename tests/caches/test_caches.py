@@ -297,6 +297,7 @@ def test_a_state_on_disk_has_rows_that_end_where_it_stands(tmp_path: Path) -> No
     with opened(tmp_path, new=hybrid_state, memory=0) as caches:
         state, anchors = conversation(6, 8)
         caches.write_behind(caches.prompt("one", A), 8, state, anchors[1:])
+        written(caches)
         caches.write_behind(caches.prompt("one", A[:6]), 6, state, anchors[:1])
         written(caches)
         assert load(caches, A, hybrid_state) == 8 and load(caches, [*A[:7], 0], hybrid_state) == 6
