@@ -35,7 +35,7 @@ class DiskStats:
 
 class Disk:
     def __init__(self, folder: Folder, waiting_limit: int) -> None:
-        """`waiting_limit`: bytes of copies that may wait to be written."""
+        """`waiting_limit`: bytes of copies that may wait to be written; one copy may, however large."""
         self._folder = folder
         self._waiting_limit = waiting_limit
         self._inbox: SimpleQueue[Job] = SimpleQueue()
@@ -72,7 +72,7 @@ class Disk:
         may = (
             self._is_open
             and time.monotonic() >= self._work.paused_until
-            and self._waiting + size <= self._waiting_limit
+            and (not self._waiting or self._waiting + size <= self._waiting_limit)
         )
         self._dropped += not may
         return may

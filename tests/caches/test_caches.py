@@ -171,8 +171,9 @@ def test_nothing_is_written_twice(tmp_path: Path) -> None:
         assert caches.stats.disk and caches.stats.disk.folder.written == 3
 
 
-def test_what_the_disk_has_no_time_for_is_dropped_and_may_come_again(tmp_path: Path) -> None:
-    with opened(tmp_path, waiting=kv_state().saved_bytes(4)) as caches:
+@pytest.mark.parametrize("waiting", [kv_state().saved_bytes(4), 1], ids=["one", "less than one"])
+def test_what_the_disk_has_no_time_for_is_dropped_and_may_come_again(tmp_path: Path, waiting: int) -> None:
+    with opened(tmp_path, waiting=waiting) as caches:
         state, prompt = reading(kv_state, A), caches.prompt("one", A)
         dropped = 0
         while left := caches.write_behind(prompt, 10, state):
@@ -320,15 +321,17 @@ def test_a_corrupt_state_costs_the_way_to_the_state_before_it(tmp_path: Path) ->
 
 @settings(max_examples=25, deadline=None)
 @given(st.data())
-def test_whatever_is_kept_loads_to_the_bits_it_was_read_to(
+def test_whatever_is_kept_loads_to_the_bits_that_its_owner_read_it_to(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
+    """Two scopes say the same words, and the rows of each have bits of their own: a row of the other would show."""
     tokens = st.lists(st.integers(0, 1), min_size=1, max_size=14)
     with opened(tmp_path_factory.mktemp("tier"), memory=6 * kv_state().saved_bytes(4), disk=4000) as caches:
-        for _ in range(data.draw(st.integers(1, 12))):
-            sequence = data.draw(tokens)
-            prompt, state = caches.prompt("one", sequence), reading(kv_state, sequence)
-            match data.draw(st.sampled_from(["park", "store", "disk", "give back", "load"])):
+        for _ in range(data.draw(st.integers(1, 14))):
+            sequence, own = data.draw(tokens), data.draw(st.sampled_from([0, 100]))
+            scope, said = f"scope {own}", [own + token for token in sequence]
+            prompt, state = caches.prompt(scope, sequence), reading(kv_state, said)
+            match data.draw(st.sampled_from(["park", "store", "disk", "give back", "load", "load"])):
                 case "park":
                     caches.park(prompt, len(sequence), state)
                 case "store":
@@ -337,6 +340,8 @@ def test_whatever_is_kept_loads_to_the_bits_it_was_read_to(
                     caches.write_behind(prompt, len(sequence), state)
                 case "give back":
                     caches.give_back(data.draw(st.sampled_from(list(Level))), 2000)
-                case "load":
-                    load(caches, [*sequence, 7])
+                case "load" if (there := caches.find(prompt := caches.prompt(scope, [*sequence, 7]))) is not None:
+                    state = reading(kv_state, [99] * 20)
+                    rows = caches.load(prompt, there, state)
+                    assert rows <= there.rows and same_rows(state, reading(kv_state, said), rows)
             caches.check_integrity()
