@@ -33,9 +33,10 @@ test-slow: venv-dev ## the tests that take minutes
 test-gpu: venv-gpu ## what only a CUDA device can show: bits, speeds, memory (under 8 minutes)
 	.venv/bin/python -m pytest -m gpu -s tests/gpu $(ARGS)
 
-test-clients: venv-dev ## LangChain, LiteLLM and llm from PyPI, in an environment of their own
+test-clients: venv-dev ## other people's clients, installed aside: LangChain, LiteLLM, llm and, with npm, opencode
 	test -x .venv-clients/bin/python || .venv/bin/python -m venv .venv-clients
 	.venv-clients/bin/pip install --quiet --upgrade-strategy only-if-needed -r tests/clients/requirements.txt
+	! command -v npm >/dev/null || npm install --prefix .venv-clients/npm --no-audit --no-fund opencode-ai@1
 	.venv/bin/python -m pytest tests/clients $(ARGS)
 
 check: lint test ## all that must pass before a change lands, but for the slow tests; edits nothing

@@ -3,4 +3,5 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[1] / "gateway"))  # for the engine's double and the gateway before it
+for folder in ("gateway", "wire"):  # for the engine's double with the gateway before it, and for whole appliances
+    sys.path.append(str(Path(__file__).parents[1] / folder))

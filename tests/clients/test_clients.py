@@ -70,7 +70,10 @@ async def test_a_client_needs_nothing_but_the_base_url(client: str, tmp_path: Pa
         appliance.engine.script = answers(appliance)
         environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "LLM_USER_PATH": str(tmp_path)}
         process = await asyncio.create_subprocess_exec(
-            PYTHON, HERE / f"{client}.py", appliance.url, stdout=-1, stderr=-1, env=environment
+            *(PYTHON, HERE / f"{client}.py", appliance.url),
+            env=environment,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
         )
         told, errors = await process.communicate()
     assert process.returncode == 0, errors.decode()[-4000:]

