@@ -75,7 +75,7 @@ def test_a_floor_that_is_too_high_is_the_key_to_point_at() -> None:
 def test_a_box_too_small_for_one_slot_is_told_by_how_much() -> None:
     problem = refusal(available=GIB)
     assert problem.help is not None
-    assert problem.help.startswith("even one slot lacks 0.94 GiB here")
+    assert problem.help.startswith("even one slot lacks 0.95 GiB here")
 
 
 def test_what_our_own_processes_hold_counts_as_available() -> None:
