@@ -98,6 +98,10 @@ def from_refusal(refused: Refused) -> ApiError:
     return ApiError(status, refused.code, sentence, retry_after=wait, param=param, source="engine")
 
 
+def our_fault() -> ApiError:
+    return ApiError(500, "internal_error", "the gateway failed; its log says why")
+
+
 def engine_restarted() -> ApiError:
     return ApiError(
         503,

@@ -18,7 +18,7 @@ from tandem.gateway.accounting import Account, remarks_of, timings_of, usage_of
 from tandem.gateway.asgi import ClientLeft, caller_of, client_of, name_list, read_body, respond
 from tandem.gateway.call import Begun, Call, Choice, Ended, Failed, Output, Piece, Said
 from tandem.gateway.dialect import Chunks, Dialect, Ending, Gathered, Identity, Wanted
-from tandem.gateway.errors import ApiError
+from tandem.gateway.errors import ApiError, our_fault
 from tandem.gateway.hints import Hints, hints_of
 from tandem.gateway.job import Job, make_job
 from tandem.gateway.narration import narrate
@@ -67,6 +67,9 @@ class Exchange(Generic[Wanted]):
                 await respond(send, error.status, headers, self._dialect.error(error))
             except ClientLeft:
                 self._account.has_left = True
+            except Exception:
+                self._account.error = our_fault()  # for the books; the answer is written further out
+                raise
 
     async def _read(self, scope: Scope, receive: Receive) -> tuple[Wanted, Generation]:
         body = await read_body(scope, receive, self._live.limits.max_body)

@@ -22,7 +22,7 @@ from tandem.gateway.auth import (
     key_of,
 )
 from tandem.gateway.envelopes import envelope
-from tandem.gateway.errors import ApiError
+from tandem.gateway.errors import ApiError, our_fault
 from tandem.gateway.service import Service
 
 _log = logging.getLogger("tandem.gateway")
@@ -73,7 +73,7 @@ class Gate:
             _log.exception("request %s failed by our fault", request_id.decode())
             if has_begun:
                 raise  # the server closes the connection, so that a broken answer does not look whole
-            ours = ApiError(500, "internal_error", "the gateway failed; its log says why")
+            ours = our_fault()
             await respond(send_with_headers, ours.status, ours.headers, envelope(scope["path"], ours))
 
     def _check_host(self, headers: Headers) -> None:

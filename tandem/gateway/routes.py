@@ -21,7 +21,7 @@ from tandem.gateway.completions import Completions
 from tandem.gateway.document import describe
 from tandem.gateway.door_routes import DOORS
 from tandem.gateway.envelopes import envelope
-from tandem.gateway.errors import ApiError
+from tandem.gateway.errors import ApiError, our_fault
 from tandem.gateway.exchange import Exchange
 from tandem.gateway.health import Ready, Summary, WholeState, readiness, summary_of, whole_state
 from tandem.gateway.role_routes import systemone
@@ -169,4 +169,4 @@ _SENTENCES: Final = {
 
 def _our_error(request: Request[object, object, State], error: Exception) -> Response[bytes]:
     _log.error("%s failed by our fault", request.scope["path"], exc_info=error)
-    return _api_error(request, ApiError(500, "internal_error", "the gateway failed; its log says why"))
+    return _api_error(request, our_fault())

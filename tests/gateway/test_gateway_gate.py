@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from pathlib import Path
 from typing import Any
 
 import pytest
-from gateway_appliance import MODEL, Start, make_live
+from gateway_appliance import MODEL, Appliance, Start, make_live
 
 from tandem.contract.plan import KeySource
 from tandem.gateway.auth import ROUTES, Access
@@ -191,6 +192,15 @@ async def test_messages_that_the_template_refuses_are_a_400_in_its_words(start: 
     assert "Roles must alternate" in error["message"]
 
 
+def booked(appliance: Appliance) -> list[tuple[int, str]]:
+    """Status and end of each request, as the ledger has them."""
+    try:
+        with sqlite3.connect(appliance.service.plan.gateway.ledger) as connection:
+            return connection.execute("SELECT status, finish FROM requests").fetchall()
+    except sqlite3.OperationalError:  # its writer has not begun
+        return []
+
+
 async def test_our_own_fault_is_a_500_in_the_envelope(start: Start) -> None:
     def breaks(_: object) -> None:
         raise KeyError("our bug")
@@ -201,6 +211,7 @@ async def test_our_own_fault_is_a_500_in_the_envelope(start: Start) -> None:
         assert response.status_code == 500
         assert response.json()["error"]["code"] == "internal_error"
         assert "our bug" not in response.text
+        await appliance.until(lambda: booked(appliance) == [(500, "internal_error")])
         assert (await appliance.http.get("/livez")).status_code == 200
 
 
