@@ -133,6 +133,20 @@ class Progress(Message, frozen=True):
     sentence: str
 
 
+class Missed(Struct, frozen=True):
+    """A conversation went on, and nothing of it past its head was found: where its prompt parts from what a slot held.
+
+    The tokens around that place are for whoever runs the appliance; they are in no log and in no file.
+    """
+
+    at: int  # tokens that agree, from the start
+    of: int  # tokens that the slot held; 0: no slot held anything like it
+    slot: int = 0
+    ours: tuple[int, ...] = ()  # of the prompt, around that place
+    theirs: tuple[int, ...] = ()  # of what was held
+    before: int = 0  # of both, tokens that agree
+
+
 class Started(Message, frozen=True):
     """A slot was given. Sent once, before the first `Tokens`."""
 
@@ -142,6 +156,7 @@ class Started(Message, frozen=True):
     max_tokens: int  # after it was cut to the slot's room
     cached_tokens: int
     cache_source: str  # resident | side | store | park | disk | none
+    missed: Missed | None = None  # why a conversation was cold
 
 
 class TokenScore(Struct, frozen=True):
@@ -533,8 +548,20 @@ class ApplianceState(Message, frozen=True):
     roles: tuple[RoleStatus, ...] = ()  # in the order in which they load
 
 
+class AskWhy(Message, frozen=True):
+    """To the gateway: what there is to say of a request beside its row in the ledger. Answered by `Why`."""
+
+    id: str
+
+
+class Why(Message, frozen=True):
+    lines: tuple[str, ...]  # may quote what the client sent; for whoever runs the appliance
+
+
 AnyMessage = (
-    Generate
+    AskWhy
+    | Why
+    | Generate
     | Cancel
     | SetLive
     | Drain

@@ -22,10 +22,11 @@ from tandem.caches.opening import DiskTier, open_caches
 from tandem.caches.prefix import Prompt
 from tandem.caches.restore import PATIENCE
 from tandem.caches.shelf import Hold
+from tandem.contract.messages import Missed
 from tandem.contract.plan import EnginePlan
 from tandem.engine.facts import Held, Source
 from tandem.engine.memory import MemoryKeeper
-from tandem.engine.slot import Aside, Request, Resident, Sequence, Slot
+from tandem.engine.slot import Aside, Request, Resident, Sequence, Slot, num_agreeing
 from tandem.memory.budget import Level
 from tandem.memory.pages import CommitRefused
 from tandem.model.interface import Model
@@ -75,6 +76,7 @@ class Conversations:
         """The sequence runs on its slot from now on, behind rows that lie there, are copied, or are on their way
         (`sequence.restore`)."""
         take, aside = sequence.take, None
+        sequence.missed = self._find_miss(sequence)
         if take.is_guest:
             aside = self._put_aside(slot, sequence)
         elif take.park_first:
@@ -108,6 +110,28 @@ class Conversations:
         if (found := self.caches.find(prompt)) is not None and found.rows <= slot.memory.rows:
             sequence.restore = self.caches.restore(prompt, found)
         return 0
+
+    def _find_miss(self, sequence: Sequence) -> Missed | None:
+        """Where a conversation that goes on parts from what a slot holds; None where something past its head was
+        found, or nothing was to be found."""
+        ask, head = sequence.request.ask, sequence.request.ask.marks.head_end
+        is_first = ask.marks.messages_end <= head
+        if is_first or sequence.is_errand or ask.anew or sequence.take.resume_at > head:
+            return None
+        held = [(slot.index, slot.returns_to) for slot in self._slots]
+        held = [(index, kept) for index, kept in held if kept.rows and kept.scope == ask.scope and not kept.is_errand]
+        if not held:
+            return Missed(0, 0)
+
+        def nearness(each: tuple[int, Resident]) -> tuple[bool, int]:
+            is_same = bool(ask.conversation) and each[1].conversation == ask.conversation
+            return is_same, num_agreeing(ask.tokens, each[1].tokens)
+
+        index, kept = max(held, key=nearness)
+        at = nearness((index, kept))[1]
+        around = slice(max(0, at - _QUOTED), at + _QUOTED)
+        ours, theirs = ask.tokens[around], kept.tokens[around]
+        return Missed(at, len(kept.tokens), index, ours, theirs, at - around.start)
 
     def advance(self, slot: Slot, is_alone: bool) -> bool:
         """One piece more of what is on its way; whether all is there. Waits for it a moment when nobody else runs."""
@@ -207,6 +231,7 @@ def open_conversations(plan: EnginePlan, model: Model, memory: MemoryKeeper) -> 
     return conversations
 
 
+_QUOTED: Final = 12  # tokens, before and behind the place where two prompts part
 _WAITING: Final = 4  # of the memory for copies, this part may wait to be written
 _LEAST_WAITING: Final = 64 * MIB
 

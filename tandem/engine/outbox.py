@@ -95,8 +95,8 @@ class Outbox:
         """It reads on behind what was there, or has come."""
         request, take, rows = sequence.request, sequence.take, sequence.resumed
         self.tally.cached_rows += rows
-        source = take.source if rows else Source.NONE
-        self.tell(request.peer, Started(request.ask.id, take.slot, take.reason, take.max_tokens, rows, str(source)))
+        facts = (take.slot, take.reason, take.max_tokens, rows, str(take.source if rows else Source.NONE))
+        self.tell(request.peer, Started(request.ask.id, *facts, missed=sequence.missed))
 
     def returning(self, sequence: Sequence) -> None:
         """Rows of its prompt are on their way."""

@@ -11,7 +11,7 @@ from typing import Final
 from tandem.caches.anchors import Anchors
 from tandem.caches.restore import Restore
 from tandem.caches.shelf import Hold
-from tandem.contract.messages import FinishReason, Generate, RefusalCode, SlotView, TokenScore
+from tandem.contract.messages import FinishReason, Generate, Missed, RefusalCode, SlotView, TokenScore
 from tandem.draft.drafting import Followed
 from tandem.engine.choice import Choice
 from tandem.engine.facts import Take
@@ -57,6 +57,7 @@ class Sequence:
     resumed: int = 0  # rows that it did not have to read
     read: int = 0  # rows of the prompt that lie in the slot
     restore: Restore | None = None  # more of them are on their way
+    missed: Missed | None = None  # why nothing of its conversation was found
     written: list[int] = field(default_factory=list)  # a stop token is not among them
     scores: list[TokenScore] = field(default_factory=list)  # of the written tokens, where they are wanted
     told: int = 0  # written tokens that were sent

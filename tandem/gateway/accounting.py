@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from tandem.conductor.conductor import Decision
-from tandem.contract.messages import FinishReason
+from tandem.contract.messages import FinishReason, Missed
 from tandem.gateway.answers import LoopRemark, Remarks, Timings, Usage
 from tandem.gateway.auth import ANYONE, Caller
 from tandem.gateway.call import Call, Choice
@@ -156,7 +156,15 @@ class Account:
             drafted=sum(f.drafted for f in finished) if finished else None,
             accepted=sum(f.accepted for f in finished) if finished else None,
             **decided(self.decision),
+            missed_at=self.missed.at if self.missed else None,
+            missed_of=self.missed.of if self.missed else None,
         )
+
+    @property
+    def missed(self) -> Missed | None:
+        """Why its conversation was cold; None where it was not, or none was expected."""
+        choices = self.call.choices if self.call is not None else ()
+        return next((choice.started.missed for choice in choices if choice.started and choice.started.missed), None)
 
     @property
     def _was_left(self) -> bool:

@@ -16,7 +16,7 @@ import uvicorn
 from uvicorn.loops.auto import auto_loop_factory
 
 from tandem.contract.channel import Channel, serve
-from tandem.contract.messages import AskHealth, Health
+from tandem.contract.messages import AskHealth, AskWhy, Health, Why
 from tandem.contract.plan import Plan, read_plan
 from tandem.contract.process import die_with_parent, set_up_logging
 from tandem.errors import CannotStart
@@ -75,7 +75,7 @@ async def serve_http(plan: Plan, listener: socket.socket) -> None:
         async with asyncio.TaskGroup() as group:
             background = [group.create_task(service.engine.run()), group.create_task(service.director.run())]
             if own is not None and own.socket is not None:
-                background.append(group.create_task(answer_health(Path(own.socket), service, server)))
+                background.append(group.create_task(answer(Path(own.socket), service, server)))
             await server.serve(sockets=[listener])
             for task in background:
                 task.cancel()
@@ -130,13 +130,15 @@ class DrainingServer(uvicorn.Server):
         self.should_exit = True
 
 
-async def answer_health(path: Path, service: Service, server: uvicorn.Server) -> None:
-    """The gateway's word about itself: ready means it answers HTTP, whatever the engine does."""
+async def answer(path: Path, service: Service, server: uvicorn.Server) -> None:
+    """The gateway's word about itself (ready means it answers HTTP, whatever the engine does) and about requests."""
 
     async def converse(channel: Channel) -> None:
         while (message := await channel.receive()) is not None:
             if isinstance(message, AskHealth):
                 channel.send(health_of(service, server.started))
+            elif isinstance(message, AskWhy):
+                channel.send(Why(service.misses.tell(message.id)))
 
     listening = await serve(path, converse)
     async with listening:

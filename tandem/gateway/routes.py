@@ -24,7 +24,7 @@ from tandem.gateway.envelopes import envelope
 from tandem.gateway.errors import ApiError, our_fault
 from tandem.gateway.exchange import Exchange
 from tandem.gateway.health import Ready, Summary, WholeState, readiness, summary_of, whole_state
-from tandem.gateway.role_routes import systemone
+from tandem.gateway.role_routes import shadow, systemone
 from tandem.gateway.service import Service
 
 _log = logging.getLogger("tandem.gateway")
@@ -111,7 +111,8 @@ async def prometheus(state: State) -> Response[bytes]:
     return Response(state.service.metrics.render(), media_type=metrics.CONTENT_TYPE)
 
 
-_DESCRIBED: Final = (chat_completions, completions, models, model, livez, readyz, health, prometheus, systemone, *DOORS)
+_OPENAI: Final = (chat_completions, completions, models, model)
+_DESCRIBED: Final = (*_OPENAI, livez, readyz, health, prometheus, systemone, shadow, *DOORS)
 
 
 @get("/openapi.json", include_in_schema=False)

@@ -22,6 +22,7 @@ from tandem.gateway.prompts import Prompts
 from tandem.gateway.quota import Quota
 from tandem.gateway.role_client import RoleClient
 from tandem.gateway.systemone import SystemOne
+from tandem.gateway.why import Misses
 from tandem.ledger.ledger import Ledger
 from tandem.text.tokenizer import Tokenizer
 
@@ -59,6 +60,7 @@ class Service:
             self.roles, self.engine, self.prompts, plan.gateway.model, state=Path(plan.paths.state)
         )
         self.metrics = Metrics(lambda: self.engine.health, lambda: self.director.state)
+        self.misses = Misses(tokenizer)
         self.ledger = Ledger(Path(plan.gateway.ledger), plan.live.ledger_days)
 
     @property
@@ -109,6 +111,8 @@ class Service:
             self._went_idle.set()
             self.metrics.in_flight.dec()
             row = account.row(self.plan.gateway.model, time.monotonic())
+            if account.missed is not None:
+                self.misses.note(account.id, account.missed)
             self.metrics.count(row)
             self.ledger.write(row)
             _log.info(

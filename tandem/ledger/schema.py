@@ -42,9 +42,9 @@ class Row(msgspec.Struct, frozen=True):
     decode_seconds: float | None
     ttft_seconds: float | None
     total_seconds: float
-    rounds: int | None  # that wrote its tokens
-    drafted: int | None  # guesses that were checked for it
-    accepted: int | None  # of them, right
+    rounds: int | None = None  # that wrote its tokens
+    drafted: int | None = None  # guesses that were checked for it
+    accepted: int | None = None  # of them, right
     kind: str = ""  # the class that the conductor saw; empty where it was not asked
     package: str = ""
     effort: str = ""
@@ -53,6 +53,8 @@ class Row(msgspec.Struct, frozen=True):
     decider_seconds: float | None = None
     model_answer: str = ""  # the same of the big model
     model_seconds: float | None = None
+    missed_at: int | None = None  # a conversation was cold: tokens of it that agree with what a slot held
+    missed_of: int | None = None  # tokens that the slot held
 
 
 MIGRATIONS: Final = (
@@ -80,6 +82,10 @@ MIGRATIONS: Final = (
     ALTER TABLE requests ADD COLUMN decider_seconds REAL;
     ALTER TABLE requests ADD COLUMN model_answer TEXT NOT NULL DEFAULT '';
     ALTER TABLE requests ADD COLUMN model_seconds REAL;
+    """,
+    """
+    ALTER TABLE requests ADD COLUMN missed_at INTEGER;
+    ALTER TABLE requests ADD COLUMN missed_of INTEGER;
     """,
 )
 

@@ -216,3 +216,26 @@ def test_who_asks_for_it_reads_everything_anew() -> None:
     driver.until_idle()
     assert driver.finished(request.id).cached_tokens == 0
     assert driver.tokens(request.id) == cold(request)
+
+
+def test_a_conversation_that_is_read_again_says_where_it_parts() -> None:
+    """A date in the system prompt, as clients write it: every turn is another conversation."""
+    driver, chat = hand(plan_of((512,)), is_row_invariant=True), Chat("a", 1)
+    chat.go(driver)
+    chat.tokens = (*chat.tokens[:9], 63, *chat.tokens[10:])
+    request = chat.turn()
+    driver.turn(request)
+    driver.until_idle()
+    missed = driver.started(request.id).missed
+    assert missed is not None and (missed.at, missed.before, missed.slot) == (9, 9, 0)
+    assert missed.ours[missed.before] == 63 != missed.theirs[missed.before]
+    assert missed.ours[: missed.before] == missed.theirs[: missed.before] == chat.tokens[:9]
+
+
+def test_what_is_found_or_new_or_a_title_misses_nothing() -> None:
+    driver, chat = hand(plan_of((512,)), is_row_invariant=True), Chat("a", 1)
+    chat.go(driver)
+    chat.go(driver)
+    driver.turn(title(1))
+    driver.until_idle()
+    assert all(driver.started(id).missed is None for id in ("a1", "a2", "t1"))
