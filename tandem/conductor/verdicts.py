@@ -16,6 +16,8 @@ from msgspec import Struct
 from tandem.contract.messages import Answer, Question
 
 FILE: Final = "verdicts.jsonl"
+OLDER: Final = "verdicts.older.jsonl"
+MOST: Final = 32 << 20  # bytes of one file; the one before it is kept beside it, and no other
 
 
 class Verdict(Struct, frozen=True):
@@ -53,8 +55,9 @@ def verdict_of(request: str, by: str, model: str, question: Question, answer: An
 class Verdicts:
     """The file `verdicts.jsonl` in a folder that is kept. Several processes may write: a line is one write."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, most: int = MOST) -> None:
         self._path = folder / FILE
+        self._most = most
 
     def write(self, *verdicts: Verdict) -> None:
         """Raises `OSError` when it cannot be written."""
@@ -62,18 +65,18 @@ class Verdicts:
         descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             os.write(descriptor, lines)
+            written = os.fstat(descriptor)
         finally:
             os.close(descriptor)
+        if written.st_size > self._most and self._path.stat().st_ino == written.st_ino:  # else another put it aside
+            self._path.replace(self._path.with_name(OLDER))
 
 
 def read_verdicts(folder: Path) -> list[Verdict]:
     """In the order written; nothing where nobody has written. A line that a crash cut short is left out."""
-    try:
-        lines = (folder / FILE).read_bytes().splitlines()
-    except FileNotFoundError:
-        return []
+    files = [path for path in (folder / OLDER, folder / FILE) if path.exists()]
     verdicts = []
-    for line in lines:
+    for line in (line for path in files for line in path.read_bytes().splitlines()):
         try:
             verdicts.append(msgspec.json.decode(line, type=Verdict))
         except msgspec.DecodeError:

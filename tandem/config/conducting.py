@@ -103,6 +103,11 @@ class Conductor(Switched):
     confidence: Annotated[float, Field(ge=0, le=1)] = Field(
         default=0.5, description="A decider's answer that is less probable is not taken."
     )
+    checked: Annotated[float, Field(ge=0, le=1)] = Field(
+        default=0.0,
+        description="Share of the messages that a decider decided about which the big model is asked as well, off the "
+        "path and for the journal: `tandem shadow report` holds deciders against it.",
+    )
     question: Long = Field(
         default="What does the last message of the user ask for?", description="How the class is asked for."
     )

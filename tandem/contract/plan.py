@@ -138,6 +138,7 @@ class Conducting(Struct, frozen=True):
     decider_within: float = 0.4
     model_within: float = 2.0  # 0: the big model is not asked
     confidence: float = 0.5  # below it a decider's answer is not taken
+    checked: float = 0.0  # share of a decider's messages that the big model is asked about as well, for the journal
     questions: tuple[Asked, ...] = ()
     classes: dict[str, ClassPlan] = {}
     default: str = ""  # class

@@ -67,6 +67,7 @@ ROUTES: Final[dict[str, Access]] = {
     "/v1/messages/count_tokens": Access.USER,
     "/v1/embeddings": Access.USER,
     "/v1/systemone": Access.USER,
+    "/v1/shadow": Access.ADMIN,
     "/api/version": Access.USER,
     "/api/tags": Access.USER,
     "/api/ps": Access.USER,

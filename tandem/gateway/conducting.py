@@ -9,7 +9,10 @@ import time
 from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
+from random import random
 from typing import Final
+
+from msgspec.structs import replace
 
 from tandem.conductor.conductor import Deciding, Decision, Stage
 from tandem.conductor.memory import DecisionMemory, digests
@@ -28,6 +31,7 @@ from tandem.gateway.shaping import plain_text, shaped
 
 _log = logging.getLogger("tandem.gateway.conductor")
 
+CHECKED_WITHIN: Final = 30.0  # seconds; nobody waits for it
 _ANSWER_TOKENS: Final = 32  # of the big model's word; the longest label has fewer
 Turns = Sequence[tuple[str, str]]
 
@@ -44,6 +48,7 @@ class Conductor:
         self._memory = DecisionMemory()
         self._verdicts = Verdicts(state)
         self._numbers = count(1)
+        self._checks: set[asyncio.Task[Sequence[Answer | str]]] = set()
 
     async def conduct(
         self, request: ChatRequest, id: str, scope: str, conducting: Conducting
@@ -72,9 +77,13 @@ class Conductor:
             await self._ask_decider(id, turns, deciding)
         if deciding.open and conducting.model_within > 0:
             await self._ask_model(id, turns, deciding)
+        decision = deciding.decide()
         if deciding.all:
             self._roles.observe(Observe(id, state_of(turns), deciding.all))
-        decision = deciding.decide()
+        if decision.stage is Stage.DECIDER and random() < conducting.checked:
+            check = asyncio.create_task(self._ask_big(id, turns, deciding.all, CHECKED_WITHIN))
+            self._checks.add(check)
+            check.add_done_callback(self._checks.discard)
         _log.info(
             "[conductor] %s: %s, package %s, effort %s, stage %s (A: %s; B: %s)",
             id,
@@ -99,15 +108,22 @@ class Conductor:
             deciding.take(Stage.DECIDER, (), seconds, str(said.reason))
 
     async def _ask_model(self, id: str, turns: Turns, deciding: Deciding) -> None:
-        """All that is open at once, each in a slot of its own while slots are free."""
-        began, questions, within = time.monotonic(), deciding.open, deciding.conducting.model_within
-        until = began + within
-        said = await asyncio.gather(*(self._answer(question, turns, until) for question in questions))
-        seconds = time.monotonic() - began
+        began = time.monotonic()
+        said = await self._ask_big(id, turns, deciding.open, deciding.conducting.model_within)
         answers = [each for each in said if isinstance(each, Answer)]
-        deciding.take(Stage.MODEL, answers, seconds, next((each for each in said if isinstance(each, str)), ""))
-        asked = [question for question, each in zip(questions, said, strict=True) if isinstance(each, Answer)]
-        self._journal(id, "big-model", self._model, asked, answers, seconds)
+        why_none = next((each for each in said if isinstance(each, str)), "")
+        deciding.take(Stage.MODEL, answers, time.monotonic() - began, why_none)
+
+    async def _ask_big(
+        self, id: str, turns: Turns, questions: Sequence[Question], within: float
+    ) -> Sequence[Answer | str]:
+        """The big model's answers, for the journal too. All at once, each in a slot of its own while slots are free."""
+        began = time.monotonic()
+        said = await asyncio.gather(*(self._answer(question, turns, began + within) for question in questions))
+        answers = {each.question: each for each in said if isinstance(each, Answer)}
+        asked = [question for question in questions if question.id in answers]
+        self._journal(id, "big-model", self._model, asked, list(answers.values()), time.monotonic() - began)
+        return said
 
     async def _answer(self, question: Question, turns: Turns, until: float) -> Answer | str:
         """The big model's answer, or in one word why there is none."""
@@ -129,11 +145,14 @@ class Conductor:
             own_work=True,
             scope="conductor",
             grammar=choices(question),
+            reasoning=None if prompt.reasoning is None else replace(prompt.reasoning, max_tokens=0),
         )
         try:
             tokens = await write(self._engine, generate, max(0.0, until - time.monotonic()))
         except NotWritten as reason:
             return str(reason)
+        if prompt.reasoning is not None:
+            tokens = behind(prompt.reasoning.close, tokens)
         text = b"".join(self._prompts.tokenizer.bytes_of[token] for token in tokens).decode(errors="replace")
         return heard(question, text) or "no answer"
 
@@ -149,3 +168,9 @@ class Conductor:
                 self._verdicts.write(*verdicts)
         except OSError as error:
             _log.warning("the journal cannot be written: %s", error)
+
+
+def behind(mark: Sequence[int], tokens: list[int]) -> list[int]:
+    """What follows the last `mark` among the tokens; all of them where it does not come."""
+    starts = (n for n in range(len(tokens) - len(mark), -1, -1) if tuple(tokens[n : n + len(mark)]) == tuple(mark))
+    return tokens[next((start + len(mark) for start in starts), 0) :]

@@ -1,13 +1,17 @@
-"""The route of the deciders. The handler only reads and answers; see `systemone`."""
+"""The routes of the deciders. Handlers only read and answer; see `systemone` and `conductor.agreement`."""
 
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any, Final
 
-from litestar import Request, Response, post
+from litestar import Request, Response, get, post
 from litestar.datastructures import State
+from msgspec import Struct
 
+from tandem.conductor.agreement import Agreement, agreements
+from tandem.conductor.verdicts import read_verdicts
 from tandem.gateway import statuses
 from tandem.gateway.asgi import caller_of, read_body
 from tandem.gateway.reading import read
@@ -32,3 +36,13 @@ async def systemone(request: Request[Any, Any, State], state: State) -> Response
         result, seconds = await service.systemone.answer(wanted)
     took = f"{seconds * 1000:.2f}"
     return Response(result, headers={"Server-Timing": f"inference;dur={took}", "X-Inference-Time-Ms": took})
+
+
+class ShadowReport(Struct, frozen=True):
+    agreements: list[Agreement]
+
+
+@get("/v1/shadow", responses=statuses.closed(), sync_to_thread=True)
+def shadow(state: State) -> ShadowReport:
+    """How far deciders, the shadow reader and the big model agree, by question and label; how sure they are of it."""
+    return ShadowReport(agreements(read_verdicts(Path(state.service.plan.paths.state))))

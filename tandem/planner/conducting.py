@@ -11,6 +11,7 @@ def plan_conducting(conductor: Conductor) -> Conducting:
         decider_within=conductor.decider_within,
         model_within=conductor.model_within,
         confidence=conductor.confidence,
+        checked=conductor.checked,
         questions=(*_class_question(conductor), *(_asked(id, each) for id, each in conductor.questions.items())),
         classes={name: ClassPlan(each.package, each.effort) for name, each in conductor.classes.items()},
         default=conductor.default,

@@ -22,6 +22,16 @@ def test_what_was_said_is_read_back_without_any_text(tmp_path: Path) -> None:
     assert "SECRET" not in file.read_text() and stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
+def test_a_file_grows_only_so_far_and_the_one_before_it_is_kept(tmp_path: Path) -> None:
+    verdicts = Verdicts(tmp_path, most=1000)
+    said = [verdict_of(f"r{n}", "decider", "m", QUESTION, ANSWER, 0.1) for n in range(20)]
+    for each in said:
+        verdicts.write(each)
+    kept = read_verdicts(tmp_path)
+    assert 4 <= len(kept) < 20 and kept == said[-len(kept) :]
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 3000
+
+
 def test_a_line_that_a_crash_cut_is_left_out(tmp_path: Path) -> None:
     assert read_verdicts(tmp_path) == []
     Verdicts(tmp_path).write(whole := verdict_of("r1", "decider", "m", QUESTION, ANSWER, 0.12))

@@ -27,6 +27,7 @@ from tandem.contract.messages import (
     RoleState,
 )
 from tandem.contract.plan import Asked, ClassPlan, Conducting, Live, PackagePlan
+from tandem.gateway.conducting import behind
 from tandem.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.anyio
@@ -303,3 +304,24 @@ async def timed_new(appliance: Appliance, number: int) -> tuple[Any, float]:
     began = time.monotonic()
     response = await appliance.chat(f"Fix parser{number}.py")
     return response, time.monotonic() - began
+
+
+async def test_a_share_of_what_a_decider_decided_is_checked_off_the_path(
+    start: Start, tmp_path: Path, tokenizer: Tokenizer
+) -> None:
+    double = RoleDouble("decider-0", "decider")
+    async with start(conducted(checked=1.0)) as appliance, double.listening(tmp_path, sure_of("code")):
+        publish(appliance, decider_0=RoleState.LOADED)
+        appliance.engine.script = model_says(tokenizer, "talk")
+        await appliance.chat("Fix parser.py")
+        await appliance.until(lambda: len(read_verdicts(tmp_path)) == 2)
+        report = (await appliance.http.get("/v1/shadow")).json()
+    assert columns(tmp_path)["stage"] == "A" and columns(tmp_path)["model_answer"] == ""
+    assert [(each.by, each.answer) for each in read_verdicts(tmp_path)] == [("decider", "code"), ("big-model", "talk")]
+    (one,) = report["agreements"]
+    assert (one["by"], one["other"], one["number"], one["agreed"]) == ("decider", "big-model", 1, 0)
+
+
+def test_an_answer_stands_behind_the_thinking() -> None:
+    assert behind((7, 8), [1, 7, 8, 2, 7, 8, 3, 4]) == [3, 4]
+    assert behind((7, 8), [1, 7]) == [1, 7] and behind((7,), [7]) == []
