@@ -62,19 +62,21 @@ CONFIG = ModelConfig(**{**{each.name: 1 for each in fields(ModelConfig)}, "vocab
 
 
 class HashRows:
-    """One number a row."""
+    """One number a row; a recurrent one remembers the last of them where no row says it."""
 
-    def __init__(self, window: int, allocate: Allocate) -> None:
+    def __init__(self, window: int, allocate: Allocate, is_recurrent: bool) -> None:
         self.rows = allocate((window,), torch.int64, 0, "attention")
+        self.memory = torch.zeros(1, dtype=torch.int64) if is_recurrent else None
 
     def by_row(self) -> Sequence[Tensor]:
         return (self.rows,)
 
     def fixed(self) -> Sequence[Tensor]:
-        return ()
+        return () if self.memory is None else (self.memory,)
 
     def begin(self, start: int) -> None:
-        pass
+        if start == 0 and self.memory is not None:
+            self.memory.zero_()
 
     def settle(self, path: Sequence[int]) -> None:
         pass
@@ -83,10 +85,10 @@ class HashRows:
 class ToyState(SequenceState):
     """One number a row: a hash of every token up to it and of the shapes of the passes that wrote them."""
 
-    def __init__(self, window: int, allocate: Allocate) -> None:
-        part = HashRows(window, allocate)
-        super().__init__(window, torch.int64, [[part]])
-        self.hashes = part.rows.numpy().view(np.uint64)
+    def __init__(self, window: int, allocate: Allocate, is_recurrent: bool = False) -> None:
+        self.part = HashRows(window, allocate, is_recurrent)
+        super().__init__(window, torch.int64, [[self.part]])
+        self.hashes = self.part.rows.numpy().view(np.uint64)
         self.tree: Tree | None = None  # of a block that is not settled
 
     def open(self, block: Block) -> None:
@@ -98,6 +100,19 @@ class ToyState(SequenceState):
         assert self.tree is not None and self.tree.is_path(path)
         super().commit(path)
         self.tree = None
+        if path:
+            self.remember()
+
+    def last_before(self, start: int) -> int:
+        """The hash that a row at `start` goes on from."""
+        if self.part.memory is not None:
+            return int(self.part.memory.numpy().view(np.uint64)[0])
+        return int(self.hashes[start - 1]) if start else 0
+
+    def remember(self) -> None:
+        """A block has settled."""
+        if self.part.memory is not None:
+            self.part.memory.copy_(self.part.rows[self.position - 1])
 
 
 def slot_of(state: SequenceState, index: int = 0, unit: int = CHUNK, anchors: int = 0) -> Slot:
@@ -117,14 +132,15 @@ class ToyModel:
     config = CONFIG
     mtp = None
 
-    def __init__(self, row_bucket: int = 8, is_row_invariant: bool = False) -> None:
+    def __init__(self, row_bucket: int = 8, is_row_invariant: bool = False, is_recurrent: bool = False) -> None:
         self.row_bucket = row_bucket
         self.is_row_invariant = is_row_invariant
+        self.is_recurrent = is_recurrent
         self.passes: list[list[int]] = []  # rows of each block of each pass
         self.broken: list[Exception] = []  # raised by the next passes, one each
 
     def new_state(self, window: int, allocate: Allocate = allocate_at_once) -> ToyState:
-        return ToyState(window, allocate)
+        return ToyState(window, allocate, self.is_recurrent)
 
     def forward(self, blocks: Sequence[Block]) -> Tensor:
         self.passes.append([block.rows for block in blocks])
@@ -137,13 +153,15 @@ class ToyModel:
             tree = block.tree or chain(block.rows)
             assert tree.rows == block.rows
             state.open(block)
-            before = int(state.hashes[block.start - 1]) if block.start else 0
+            before = state.last_before(block.start)
             hashes: list[int] = []
             length = 1 if block.wants is Wants.ALL or self.is_row_invariant else block.rows
             for row, token in enumerate(block.tokens.tolist()):
                 last = hashes[tree.parents[row]] if row else before
                 hashes.append(mix(mix(last) * 31 + token * 7919 + length))
             state.hashes[block.start : block.start + block.rows] = hashes
+            if block.tree is None:
+                state.remember()
             rows = [logits_of(each) for each in hashes]
             wanted += {Wants.ALL: rows, Wants.LAST: rows[-1:], Wants.NONE: []}[block.wants]
         return torch.from_numpy(np.array(wanted, dtype=np.float32).reshape(-1, VOCAB))
@@ -284,8 +302,9 @@ def hand(
     pages: PageBackend | None = None,
     drafting: Drafting | None = None,
     is_row_invariant: bool = False,
+    is_recurrent: bool = False,
 ) -> Hand:
-    model = ToyModel(row_bucket, is_row_invariant)
+    model = ToyModel(row_bucket, is_row_invariant, is_recurrent)
     driver: Hand
 
     def post(letters: list[Sent], health: Health) -> None:
@@ -303,9 +322,11 @@ def hand(
     return driver
 
 
-def alone(request: Generate, plan: EnginePlan | None = None, is_row_invariant: bool = False) -> list[int]:
+def alone(
+    request: Generate, plan: EnginePlan | None = None, is_row_invariant: bool = False, is_recurrent: bool = False
+) -> list[int]:
     """What a request writes on an engine of its own, cold."""
-    driver = hand(plan, is_row_invariant=is_row_invariant)
+    driver = hand(plan, is_row_invariant=is_row_invariant, is_recurrent=is_recurrent)
     driver.turn(request)
     driver.until_idle()
     return driver.tokens(request.id)

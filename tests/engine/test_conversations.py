@@ -25,8 +25,8 @@ def plan_of(windows: Sequence[int], memory: int = 64 * MIB, disk: Path | None = 
     return structs.replace(engine_plan(windows, bytes_a_token=8), caches=CachesPlan(memory, memory // 4, kept))
 
 
-def cold(request: Generate, is_row_invariant: bool = True) -> list[int]:
-    return alone(request, engine_plan((512,)), is_row_invariant)
+def cold(request: Generate, is_row_invariant: bool = True, is_recurrent: bool = False) -> list[int]:
+    return alone(request, engine_plan((512,)), is_row_invariant, is_recurrent)
 
 
 class Chat:
@@ -50,7 +50,7 @@ class Chat:
         driver.turn(request)
         driver.until_idle()
         written = driver.tokens(request.id)
-        assert written == cold(request, driver.model.is_row_invariant), f"{request.id} cold"
+        assert written == cold(request, driver.model.is_row_invariant, driver.model.is_recurrent), f"{request.id} cold"
         self.tokens += tuple(written)
         return driver.finished(request.id).cached_tokens
 
@@ -72,6 +72,22 @@ def test_on_the_grid_only_where_rows_depend_on_their_pass() -> None:
     chat.go(driver)
     prompt = len(chat.tokens) - 4
     assert chat.go(driver) == prompt - prompt % CHUNK
+
+
+@pytest.mark.parametrize("windows", WINDOWS.values(), ids=WINDOWS)
+def test_what_cannot_go_back_goes_on_from_its_last_anchor(windows: tuple[int, ...]) -> None:
+    """In its slot, from memory, and with a title in between."""
+    driver = hand(plan_of(windows), is_recurrent=True)
+    chats = [Chat(name, seed) for seed, name in enumerate("abcd")]
+    for chat in chats:
+        chat.go(driver)
+    for number in range(2):
+        for chat in chats:
+            driver.turn(request := title(10 * number + chat.seed))
+            driver.until_idle()
+            assert driver.tokens(request.id) == cold(request, False, True)
+            prompt = len(chat.tokens) - 4
+            assert chat.go(driver) == prompt - prompt % CHUNK
 
 
 @pytest.mark.parametrize("windows", WINDOWS.values(), ids=WINDOWS)
@@ -179,16 +195,16 @@ def test_a_cancel_while_rows_come_back_leaves_the_slot_clean(tmp_path: Path) -> 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     windows=st.sampled_from(list(WINDOWS.values())),
-    invariant=st.booleans(),
+    kind=st.sampled_from([(True, False), (False, False), (False, True)]),
     memory=st.sampled_from([0, 3000, 64 * MIB]),
     order=st.lists(st.tuples(st.integers(0, 3), st.booleans()), min_size=4, max_size=10),
     seed=st.integers(0, 9),
 )
 def test_whatever_is_kept_texts_are_those_of_a_cold_engine(
-    windows: tuple[int, ...], invariant: bool, memory: int, order: list[tuple[int, bool]], seed: int
+    windows: tuple[int, ...], kind: tuple[bool, bool], memory: int, order: list[tuple[int, bool]], seed: int
 ) -> None:
     """Several at once, some drawn, some titles, in any order and with caches of any size."""
-    driver = hand(plan_of(windows, memory), is_row_invariant=invariant)
+    driver = hand(plan_of(windows, memory), is_row_invariant=kind[0], is_recurrent=kind[1])
     chats = [Chat(name, seed + number, head=30 * number + 2) for number, name in enumerate("abcd")]
     sampling = Sampling(temperature=0.8, seed=seed)
     number = 0
@@ -204,7 +220,7 @@ def test_whatever_is_kept_texts_are_those_of_a_cold_engine(
         driver.turn(*asked)
         driver.until_idle()
         for each in asked:
-            assert driver.tokens(each.id) == cold(each, invariant), each.id
+            assert driver.tokens(each.id) == cold(each, *kind), each.id
         chat.tokens += tuple(driver.tokens(request.id))
 
 
