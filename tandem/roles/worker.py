@@ -14,7 +14,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Final
 
@@ -81,7 +80,8 @@ class RoleWorker:
         if role is None or program is None or program.socket is None:
             raise CannotStart(f"the plan has no role `{name}` with a socket")
         engine = plan.program("engine")
-        self._engine = Path(engine.socket) if engine is not None and engine.socket else None
+        shares = role.device != "cpu" and role.device == plan.engine.device
+        self._engine = Path(engine.socket) if shares and engine is not None and engine.socket else None
         self._plan, self._role, self._open = plan, role, open
         self._socket = Path(program.socket)
         self._waiting: queue.SimpleQueue[Work] = queue.SimpleQueue()
@@ -182,13 +182,12 @@ class RoleWorker:
             log.info("not observed: %s", error)
 
     async def _do(self, ask: Ask, until: float) -> Message | None:
-        """On a shared device inside a turn. Work that outlives its turn ends the process: the engine counts on that."""
-        shared = self._role.device != "cpu" and self._engine is not None
-        when_idle = not isinstance(ask, Narrate)
-        async with turn(self._engine, TURN, when_idle) if shared and self._engine else nullcontext():
-            work = self._queue(ask, until)
+        """On the engine's device inside a turn. Work that outlives it ends the process: the engine counts on that."""
+        if self._engine is None:
+            return await self._queue(ask, until)
+        async with turn(self._engine, TURN, when_idle=not isinstance(ask, Narrate)):
             try:
-                return await (asyncio.wait_for(work, TURN) if shared else work)
+                return await asyncio.wait_for(self._queue(ask, until), TURN)
             except TimeoutError:
                 log.error("the device's turn is over and the model still works: ending")
                 os._exit(ExitStatus.OUR_BUG)

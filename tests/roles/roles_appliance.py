@@ -20,4 +20,5 @@ def make_role_plan(run: Path, device: str = "cpu", weights: str = "nowhere", **r
     name = fields["name"]
     planned = RolePlan(**fields, model="m", device=device, claim=1 << 30, basis=Basis.MEASURED, weights=weights)
     program = Program(name, fields["kind"], (), (), str(run / f"{name}.sock"), 60.0, 2.0, "f")
-    return msgspec.structs.replace(plan, roles=(planned,), programs=(*plan.programs, program))
+    engine = msgspec.structs.replace(plan.engine, device=device)
+    return msgspec.structs.replace(plan, engine=engine, roles=(planned,), programs=(*plan.programs, program))
