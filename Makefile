@@ -33,10 +33,11 @@ test-slow: venv-dev ## the tests that take minutes
 test-gpu: venv-gpu ## what only a CUDA device can show: bits, speeds, memory (under 8 minutes)
 	.venv/bin/python -m pytest -m gpu -s tests/gpu $(ARGS)
 
-test-clients: venv-dev ## other people's clients, installed aside: LangChain, LiteLLM, llm and, with npm, opencode
+test-clients: venv-dev ## other people's clients, installed aside: LangChain, LiteLLM, llm and, with npm, opencode, Codex, Claude Code
 	test -x .venv-clients/bin/python || .venv/bin/python -m venv .venv-clients
 	.venv-clients/bin/pip install --quiet --upgrade-strategy only-if-needed -r tests/clients/requirements.txt
-	! command -v npm >/dev/null || npm install --prefix .venv-clients/npm --no-audit --no-fund opencode-ai@1
+	! command -v npm >/dev/null || npm install --prefix .venv-clients/npm --no-audit --no-fund \
+		opencode-ai@1 @openai/codex@0 @anthropic-ai/claude-code@2
 	.venv/bin/python -m pytest tests/clients $(ARGS)
 
 check: lint test ## all that must pass before a change lands, but for the slow tests; edits nothing

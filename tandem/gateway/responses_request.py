@@ -112,6 +112,7 @@ class ResponsesRequest(Struct, frozen=True, kw_only=True):
     prompt_cache_retention: Ignored = None
     service_tier: Ignored = None
     max_tool_calls: Ignored = None
+    client_metadata: Ignored = None
 
 
 REFUSED: Final = (
