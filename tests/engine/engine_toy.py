@@ -62,7 +62,7 @@ CONFIG = ModelConfig(**{**{each.name: 1 for each in fields(ModelConfig)}, "vocab
 
 
 class HashRows:
-    """One number a row; a recurrent one remembers the last of them where no row says it."""
+    """One number a row; a recurrent one remembers their sum where no row says it."""
 
     def __init__(self, window: int, allocate: Allocate, is_recurrent: bool) -> None:
         self.rows = allocate((window,), torch.int64, 0, "attention")
@@ -103,16 +103,16 @@ class ToyState(SequenceState):
         if path:
             self.remember()
 
-    def last_before(self, start: int) -> int:
-        """The hash that a row at `start` goes on from."""
+    def total_before(self, start: int) -> int:
+        """What a row at `start` goes on from: every row before it."""
         if self.part.memory is not None:
             return int(self.part.memory.numpy().view(np.uint64)[0])
-        return int(self.hashes[start - 1]) if start else 0
+        return int(self.hashes[:start].sum())
 
     def remember(self) -> None:
         """A block has settled."""
         if self.part.memory is not None:
-            self.part.memory.copy_(self.part.rows[self.position - 1])
+            self.part.memory.copy_(self.part.rows[: self.position].sum())
 
 
 def slot_of(state: SequenceState, index: int = 0, unit: int = CHUNK, anchors: int = 0) -> Slot:
@@ -153,12 +153,14 @@ class ToyModel:
             tree = block.tree or chain(block.rows)
             assert tree.rows == block.rows
             state.open(block)
-            before = state.last_before(block.start)
+            before = state.total_before(block.start)
             hashes: list[int] = []
+            totals: list[int] = []
             length = 1 if block.wants is Wants.ALL or self.is_row_invariant else block.rows
             for row, token in enumerate(block.tokens.tolist()):
-                last = hashes[tree.parents[row]] if row else before
-                hashes.append(mix(mix(last) * 31 + token * 7919 + length))
+                total = totals[tree.parents[row]] if row else before
+                hashes.append(mix(mix(total) * 31 + token * 7919 + length))
+                totals.append((total + hashes[-1]) & ((1 << 64) - 1))
             state.hashes[block.start : block.start + block.rows] = hashes
             if block.tree is None:
                 state.remember()
