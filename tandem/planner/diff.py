@@ -38,6 +38,7 @@ _SECONDS: Final = frozenset(
         *("request_timeout", "queue_timeout", "drain_timeout", "keepalive"),
         *("reload_after", "thrash", "max_hold"),
         *("slot0_wait", "home_wait", "own_work_wait"),
+        *("decider_within", "model_within"),
     )
 )
 _SWITCHED: Final = frozenset({"draft", "lookup", "model"})  # sections that may be off
@@ -103,14 +104,37 @@ def _differences(path: str, old: msgspec.Struct, new: msgspec.Struct) -> Iterato
         where = f"{path}.{name}" if path else name
         if before == after or name in _UNSAID:
             continue
+        names = _by_name(before), _by_name(after)
         if isinstance(before, msgspec.Struct) and isinstance(after, msgspec.Struct):
             yield from _differences(where, before, after)
+        elif names[0] is not None and names[1] is not None:
+            yield from _named_differences(where, names[0], names[1])
         else:
             yield f"{where}: {_value(name, before)} -> {_value(name, after)}"
 
 
+def _by_name(value: Any) -> dict[str, Any] | None:
+    """What a document names: a section of names, or a list of parts that have an id."""
+    if isinstance(value, tuple) and all(hasattr(each, "id") for each in value):
+        return {each.id: each for each in value}
+    return value if isinstance(value, dict) else None
+
+
+def _named_differences(path: str, old: dict[str, Any], new: dict[str, Any]) -> Iterator[str]:
+    for name in {**old, **new}:
+        before, after, where = old.get(name), new.get(name), f"{path}.{name}"
+        if before == after:
+            continue
+        if isinstance(before, msgspec.Struct) and isinstance(after, msgspec.Struct):
+            yield from _differences(where, before, after)
+        elif name not in old:
+            yield f"{where}: new"
+        else:
+            yield f"{where}: {'gone' if name not in new else f'{_value(name, before)} -> {_value(name, after)}'}"
+
+
 def _value(name: str, value: Any) -> str:
-    if value is None or value == ():
+    if value is None or value in ((), ""):
         return "nothing" if name not in _SWITCHED else "off"
     if isinstance(value, msgspec.Struct):
         return "on"
@@ -121,7 +145,7 @@ def _value(name: str, value: Any) -> str:
     if name in _SECONDS:
         return format_duration(value)
     if isinstance(value, tuple):
-        return ", ".join(str(item) for item in value)
+        return ", ".join(str(item[0] if isinstance(item, tuple) else item) for item in value)
     return f"{value:,}" if isinstance(value, int) and name != "port" else str(value)
 
 

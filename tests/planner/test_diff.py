@@ -46,6 +46,31 @@ def test_every_edit_has_a_class(flags: list[str], kind: str, restarts: tuple[str
     assert not change.moves
 
 
+def test_an_edit_of_the_conductor_is_told_name_by_name() -> None:
+    question = "{type: score, instructions: How long, levels: [a line, a page]}"
+    flags = (
+        "conductor.decider_within=1s",
+        "conductor.classes={talk: {means: small talk, package: plain, effort: high}, fresh: {means: y}, other: {}}",
+        f"conductor.questions={{length: {question}}}",
+        "conductor.packages={plain: {note: Be brief}}",
+    )
+    change = diff(plan(box=LAPTOP), plan(*flags, box=LAPTOP))
+    assert change.kind is ChangeClass.LIVE and change.restarts == ()
+    assert set(change.sentences) == {
+        "conducting.decider_within: 0.4 s -> 1 s: acts at once",
+        "conducting.questions.class.criteria: talk, code, text, problem -> talk, fresh: acts at once",
+        "conducting.questions.length: new: acts at once",
+        "conducting.classes.talk.effort: low -> high: acts at once",
+        "conducting.classes.code: gone: acts at once",
+        "conducting.classes.text: gone: acts at once",
+        "conducting.classes.problem: gone: acts at once",
+        "conducting.classes.fresh: new: acts at once",
+        "conducting.packages.plain.note: nothing -> Be brief: acts at once",
+        "conducting.packages.precise: gone: acts at once",
+        "conducting.packages.free: gone: acts at once",
+    }
+
+
 def test_a_drain_timeout_restarts_nobody() -> None:
     """It changes how long supervisord waits, not what a process does."""
     assert diff(BASE, plan("limits.drain_timeout=90s", box=LAPTOP)).kind is ChangeClass.LIVE
