@@ -320,6 +320,30 @@ class Parallel(Struct, frozen=True):
     side_disk: SideDisk
 
 
+class DiskView(Struct, frozen=True):
+    """Conversations on disk. Counts are since the engine started."""
+
+    files: int  # there now
+    bytes: int  # there now
+    waiting: int  # bytes that are still to be written
+    written: int  # files
+    read: int  # files
+    evicted: int  # files that made room, or that nobody used for long
+    dropped: int  # times that a copy found no room to wait in; it is offered again
+    corrupt: int  # files that were not what had been written, and are gone
+    failed: int  # reads and writes that the system refused
+
+
+class CachesView(Struct, frozen=True):
+    """What is kept of conversations outside the slots."""
+
+    held: dict[str, int]  # bytes in memory, by level
+    restored: dict[str, int]  # rows that were not read again, by where they came from
+    given_back: int  # pieces that made room in memory
+    refused: int  # copies that there was no room for
+    disk: DiskView | None = None
+
+
 class Health(Message, frozen=True):
     """A process's own word about itself. `ready` means it has done real work (the engine: one generated token)."""
 
@@ -336,6 +360,7 @@ class Health(Message, frozen=True):
     counters: Counters | None = None
     kv: tuple[KvUsage, ...] = ()
     memory: tuple[MemoryPart, ...] = ()  # what this process holds, part by part
+    caches: CachesView | None = None
     cache_growth: int = 0  # bytes that caches may still take
     reserved: int = 0  # bytes that admitted requests may still take
     facts: dict[str, str] = {}

@@ -22,10 +22,10 @@ from tandem.caches.opening import DiskTier, open_caches
 from tandem.caches.prefix import Prompt
 from tandem.caches.restore import PATIENCE
 from tandem.caches.shelf import Hold
-from tandem.contract.messages import Missed
+from tandem.contract.messages import CachesView, DiskView, Missed
 from tandem.contract.plan import EnginePlan
 from tandem.engine.facts import Held, Source
-from tandem.engine.memory import MemoryKeeper
+from tandem.engine.memory import LOOK_EVERY, MemoryKeeper
 from tandem.engine.slot import Aside, Request, Resident, Sequence, Slot, num_agreeing
 from tandem.memory.budget import Level
 from tandem.memory.pages import CommitRefused
@@ -50,6 +50,8 @@ class Conversations:
         self._slots = slots
         self.caches = caches
         self._known: WeakKeyDictionary[Request, _Known] = WeakKeyDictionary()
+        self._view: CachesView | None = None
+        self._next_view = 0.0
         self._unwritten: set[int] = set()  # idle slots whose rows the disk had no room for yet
 
     # --- what routing asks ---
@@ -181,6 +183,13 @@ class Conversations:
     def close(self) -> None:
         self.caches.close()
 
+    def view(self, now: float) -> CachesView:
+        """What is kept, for people; counted anew every `LOOK_EVERY` seconds."""
+        if self._view is None or now >= self._next_view:
+            self._next_view = now + LOOK_EVERY
+            self._view = _view_of(self.caches)
+        return self._view
+
     def check_integrity(self) -> None:
         self.caches.check_integrity()
 
@@ -205,6 +214,26 @@ class Conversations:
 
     def _prompt_of(self, kept: Resident) -> Prompt:
         return self.caches.prompt(kept.scope, kept.tokens)
+
+
+def _view_of(caches: Caches) -> CachesView:
+    stats, disk = caches.stats, None
+    if stats.disk is not None:
+        folder = stats.disk.folder
+        disk = DiskView(
+            files=folder.chunks,
+            bytes=folder.bytes,
+            waiting=stats.disk.waiting,
+            written=folder.written,
+            read=folder.read,
+            evicted=folder.evicted,
+            dropped=stats.disk.dropped,
+            corrupt=folder.corrupt,
+            failed=folder.failed,
+        )
+    held = {level.name.lower(): size for level in Level if (size := caches.holdings.held(level))}
+    restored = {str(source): rows for source, rows in stats.restored.items()}
+    return CachesView(held, restored, stats.given_back, stats.refused, disk)
 
 
 def open_conversations(plan: EnginePlan, model: Model, memory: MemoryKeeper) -> Conversations:

@@ -300,6 +300,7 @@ class Engine:
             counters=self._outbox.tally.counters(self._drafting),
             kv=self.memory.kv,
             memory=self.memory.parts,
+            caches=self.conversations.view(self._world.clock()),
             cache_growth=self.memory.cache_growth,
             reserved=self.schedule.reserved,
             facts=self._facts,

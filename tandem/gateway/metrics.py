@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from tandem.contract.messages import ApplianceState, Counters, Health, MemoryView, RoleState
+from tandem.contract.messages import ApplianceState, CachesView, Counters, Health, MemoryView, RoleState
 from tandem.ledger.schema import Row
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -74,9 +74,31 @@ class _Seen(Collector):
         for slot in health.slots:
             rows.add_metric((str(slot.index),), slot.rows)
         yield rows
+        if health.caches is not None:
+            yield from _caches(health.caches)
         if health.counters is not None:
             yield from _counters(health.counters)
             yield from _memory_counters(health.counters)
+
+
+def _caches(view: CachesView) -> Iterator[Metric]:
+    held = GaugeMetricFamily("tandem_cache_bytes", "Copies of conversations, by level", labels=("level",))
+    for level, size in view.held.items():
+        held.add_metric((level,), size)
+    if view.disk is not None:
+        held.add_metric(("disk",), view.disk.bytes)
+    yield held
+    restored = CounterMetricFamily("tandem_cache_restored_rows", "Rows brought back, by source", labels=("source",))
+    for source, rows in view.restored.items():
+        restored.add_metric((source,), rows)
+    yield restored
+    yield CounterMetricFamily("tandem_cache_refused", "Copies there was no room for", view.refused)
+    if view.disk is None:
+        return
+    files = CounterMetricFamily("tandem_cache_files", "Files on disk, by what became of them", labels=("fate",))
+    for fate in ("written", "read", "evicted", "dropped", "corrupt", "failed"):
+        files.add_metric((fate,), getattr(view.disk, fate))
+    yield files
 
 
 def _memory_counters(counters: Counters) -> Iterator[Metric]:
