@@ -34,6 +34,7 @@ from tandem.engine import device
 from tandem.engine.letters import Link
 from tandem.engine.worker import Worker
 from tandem.errors import CannotStart
+from tandem.roles.lease import NoTurn, turn
 
 
 @pytest.fixture
@@ -329,3 +330,29 @@ def test_a_window_that_the_model_does_not_have_is_a_sentence_not_a_traceback(run
     with pytest.raises(CannotStart, match=r"a window of 1,048,577 rows; the model in .* has 1,048,576") as caught:
         device.run(whole_plan(run, engine_plan(windows=[(1 << 20) + 1])), link, lambda *asked: ToyModel())
     assert "`window: 1048576`" in str(caught.value.help)
+
+
+def test_a_role_works_between_two_passes_and_the_answer_is_the_same(run: Path) -> None:
+    model = Stalling()
+
+    async def scene(socket: Path) -> None:
+        await ready(socket)
+        channel = await connect(socket)
+        async with turn(socket, 2.0, when_idle=True):
+            before = len(model.passes)
+            channel.send(ask("a", max_tokens=6))
+            await health(socket, lambda answer: answer.running == 1)
+            assert len(model.passes) == before, "the device is the role's"
+        assert text(await story(channel, "a")) == alone(ask("a", max_tokens=6))
+        channel.send(ask("b", max_tokens=400))
+        while not isinstance(await channel.receive(), Tokens):
+            pass
+        with pytest.raises(NoTurn, match="slot 0 is busy"):
+            async with turn(socket, 1.0, when_idle=True):
+                pass
+        with pytest.raises(NoTurn, match="not there"):
+            async with turn(socket.with_name("nowhere"), 1.0, when_idle=True):
+                pass
+        channel.close()
+
+    assert serving(run, scene, model) == 0
