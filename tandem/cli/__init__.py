@@ -12,7 +12,7 @@ import sys
 
 import typer
 
-from tandem.cli import documents, lifecycle, models, processes, residency, shadow, trying, usage, why
+from tandem.cli import documents, lifecycle, models, processes, replaying, residency, shadow, trying, usage, why
 from tandem.errors import ExitStatus, TandemError
 
 app = typer.Typer(
@@ -22,7 +22,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for group in (lifecycle, documents, models, residency, shadow, usage, why, trying, processes):
+for group in (lifecycle, documents, models, residency, shadow, usage, why, replaying, trying, processes):
     group.register(app)
 
 

@@ -46,10 +46,10 @@ def usage(
     if as_json:
         typer.echo(_json(totals, groups))
     else:
-        _show(_table(totals, groups, days))
+        show_table(_table(totals, groups, days))
 
 
-def _show(table: Table) -> None:
+def show_table(table: Table) -> None:
     """A terminal that is too narrow wraps the lines; no number is ever cut."""
     from rich.console import Console
 

@@ -1,15 +1,8 @@
-"""A week of two clients: an agent whose prompts are 103,000 tokens at the median and who asks for 65,536, and a chat
-whose prompts are 19,000 and who asks for 32,768. How many of their requests does a side window take?
-
-The reports give medians and shares. The samples are the quantiles of log-normal distributions with those medians; the
-chat's spread is the one at which 57 % of it lie under what a window of 65,536 leaves when all that was asked for must
-have room (with 8,256 rows of the conductor's), the agent's is narrow, as its sessions are long.
-"""
+"""A week of two clients: how many of their requests does a side window take?"""
 
 from __future__ import annotations
 
-from math import exp
-from statistics import NormalDist, median
+from statistics import median
 
 import pytest
 from route_facts import CLIENT, ruled, slot
@@ -17,21 +10,12 @@ from route_facts import CLIENT, ruled, slot
 from tandem.contract.plan import Routing
 from tandem.engine.facts import Ask, Grid, Take, Wait, WaitKind
 from tandem.engine.route import route
+from tandem.engine.traffic import AGENT, CHAT, lengths
 
 SIZE = 1_000
-LONGEST = 220_000  # tokens of a prompt: clients fold their history before the window of 262,144 is full
-CONDUCTOR = 8_192 + 64  # rows it kept for itself
 WHOLE = ruled(side_min_room=1_000_000)  # a side slot must have room for all that is asked for
-
-
-def sample(middle: int, spread: float) -> list[int]:
-    """Prompt lengths, the same ones every time."""
-    at = NormalDist().inv_cdf
-    return [min(LONGEST, round(middle * exp(spread * at((place + 0.5) / SIZE)))) for place in range(SIZE)]
-
-
-AGENT = [Ask(prompt, 65_536, 7_400) for prompt in sample(103_000, 0.22)]
-CHAT = [Ask(prompt, 32_768 + CONDUCTOR, 6_700) for prompt in sample(19_000, 1.44)]
+AGENTS = [Ask(prompt, AGENT.max_tokens, AGENT.head) for prompt in lengths(AGENT, SIZE)]
+CHATS = [Ask(prompt, CHAT.max_tokens, CHAT.head) for prompt in lengths(CHAT, SIZE)]
 
 
 def share_on_side_slots(requests: list[Ask], window: int, rules: Routing) -> float:
@@ -45,22 +29,22 @@ def share_on_side_slots(requests: list[Ask], window: int, rules: Routing) -> flo
 
 
 def test_the_samples_have_the_medians_of_the_reports() -> None:
-    assert median(ask.prompt for ask in AGENT) == pytest.approx(103_000, rel=0.01)
-    assert median(ask.prompt for ask in CHAT) == pytest.approx(19_000, rel=0.01)
+    assert median(ask.prompt for ask in AGENTS) == pytest.approx(103_000, rel=0.01)
+    assert median(ask.prompt for ask in CHATS) == pytest.approx(19_000, rel=0.01)
 
 
 @pytest.mark.parametrize(("window", "share"), [(65_536, 0.57), (8_192, 0.0)])
 def test_the_chats_share_that_a_side_window_takes_when_all_of_it_must_have_room(window: int, share: float) -> None:
-    assert share_on_side_slots(CHAT, window, WHOLE) == pytest.approx(share, abs=0.005)
+    assert share_on_side_slots(CHATS, window, WHOLE) == pytest.approx(share, abs=0.005)
 
 
 @pytest.mark.parametrize(("window", "share"), [(65_536, 0.75), (8_192, 0.0)])
 def test_it_takes_more_of_them_when_max_tokens_may_be_cut(window: int, share: float) -> None:
     """That is what `side_min_room` is for; and a window of 8,192 still takes none."""
-    assert share_on_side_slots(CHAT, window, ruled()) == pytest.approx(share, abs=0.01)
+    assert share_on_side_slots(CHATS, window, ruled()) == pytest.approx(share, abs=0.01)
 
 
 @pytest.mark.parametrize("window", [8_192, 65_536])
 @pytest.mark.parametrize("rules", [WHOLE, ruled()], ids=["whole", "cut"])
 def test_the_agent_always_needs_slot_0(window: int, rules: Routing) -> None:
-    assert share_on_side_slots(AGENT, window, rules) == 0.0
+    assert share_on_side_slots(AGENTS, window, rules) == 0.0
