@@ -60,6 +60,8 @@ def tell(row: Row) -> list[str]:
     """The row in words, a line each for what was done, where, what was read, and how long it took."""
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row.at))
     lines = [f"{row.id}: {when}, {row.route}, {row.status} {row.finish}"]
+    if row.task:
+        lines.append("  a task beside a conversation: it disturbs none")
     if row.kind:
         lines.append(f"  {row.kind}, {row.package}, effort {row.effort}, by stage {row.stage}")
     if row.slot is not None:

@@ -158,6 +158,7 @@ class Account:
             **decided(self.decision),
             missed_at=self.missed.at if self.missed else None,
             missed_of=self.missed.of if self.missed else None,
+            task=self.job is not None and self.job.requests[0].task,
         )
 
     @property

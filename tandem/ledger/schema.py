@@ -55,6 +55,7 @@ class Row(msgspec.Struct, frozen=True):
     model_seconds: float | None = None
     missed_at: int | None = None  # a conversation was cold: tokens of it that agree with what a slot held
     missed_of: int | None = None  # tokens that the slot held
+    task: bool = False  # a title, tags and the like, beside a conversation
 
 
 MIGRATIONS: Final = (
@@ -87,6 +88,7 @@ MIGRATIONS: Final = (
     ALTER TABLE requests ADD COLUMN missed_at INTEGER;
     ALTER TABLE requests ADD COLUMN missed_of INTEGER;
     """,
+    "ALTER TABLE requests ADD COLUMN task INTEGER NOT NULL DEFAULT 0;",
 )
 
 _COLUMNS: Final = Row.__struct_fields__

@@ -60,6 +60,11 @@ def test_why_a_conversation_was_cold() -> None:
     assert "no slot held anything of it" in told(missed_at=0, missed_of=0)
 
 
+def test_a_task_is_called_one() -> None:
+    assert "a task beside a conversation" in told(task=True)
+    assert "a task" not in told()
+
+
 def test_a_request_that_never_got_a_slot() -> None:
     words = told(status=503, finish="queue_timeout", slot=None, queue_seconds=None, prefill_seconds=None,
                  decode_seconds=None, ttft_seconds=None, drafted=None)  # fmt: skip

@@ -427,6 +427,16 @@ async def test_every_request_is_a_row_and_a_count_and_no_text(start: Start) -> N
     assert 'tandem_gateway_seconds_total{part="writing"}' in metrics
 
 
+async def test_the_ledger_tells_tasks_from_turns(start: Start) -> None:
+    async with start() as appliance:
+        await appliance.chat()
+        await appliance.http.post("/v1/chat/completions", json=BODY, headers={"X-Task": "title"})
+        await appliance.until(lambda: len(ledger_rows(appliance)) == 2)
+        connection = sqlite3.connect(appliance.service.plan.gateway.ledger)
+        assert connection.execute("SELECT task FROM requests ORDER BY at").fetchall() == [(0,), (1,)]
+        connection.close()
+
+
 async def test_a_ledger_that_cannot_be_written_fails_no_request(start: Start, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     async with start(ledger=str(tmp_path / "file" / "ledger.sqlite")) as appliance:
