@@ -45,9 +45,13 @@ class Moment:
 
 
 def plan_of(state: Path, pool: bool, settings: Sequence[str] = ()) -> Plan:
-    """The project's own appliance with four slots, nothing guessed. Raises what loading and planning raise."""
-    ours = (f"state={state}", f"slots.count={SLOTS}", "draft.enabled=off", f"memory.kv_pool={'on' if pool else 'off'}")
-    return compile_plan(load(PROJECT / "appliance.yaml", (*settings, *ours)), read_box())
+    """The project's own appliance with four slots and no caches, nothing guessed: what grows are rows.
+
+    Raises what loading and planning raise.
+    """
+    alone = ("draft.enabled=off", "caches.memory=0 MiB", "caches.disk=off")
+    ours = (f"state={state}", f"slots.count={SLOTS}", f"memory.kv_pool={'on' if pool else 'off'}")
+    return compile_plan(load(PROJECT / "appliance.yaml", (*settings, *alone, *ours)), read_box())
 
 
 def measure_memory(pool: bool, settings: Sequence[str]) -> list[Moment]:

@@ -22,7 +22,8 @@ from test_pool_wire import plan_for
 
 from tandem.contract.channel import Channel, ask_health, connect
 from tandem.contract.messages import Finished, Generate, Progress, RefusalCode, Refused, RequestState, Tokens
-from tandem.contract.plan import Floors
+from tandem.contract.plan import CachesPlan, Floors
+from tandem.memory.budget import Level
 from tandem.residency.journal import FILE
 from tandem.units import MIB
 
@@ -31,7 +32,8 @@ pytestmark = [pytest.mark.wire, pytest.mark.slow, pytest.mark.timeout(240)]
 LIMIT = 2048 * MIB
 FLOORS = Floors(floor=320 * MIB, hard_floor=160 * MIB, margin=0)
 SLOTS = 7  # four for those who stream, three that keep conversations
-KEPT = 1_536  # tokens of each: 34 MiB
+KEPT = 1_024  # tokens of each: 22 MiB
+LADDER = [*(level.name.lower() for level in Level), "allocator", "roles", "conversation"]
 STREAMED = 160  # tokens of each answer
 
 
@@ -101,7 +103,9 @@ def engine(box: LimitedBox) -> Iterator[Process]:
         plan = plan_for(run, kv_pool=True)
         slots = tuple(msgspec.structs.replace(plan.engine.slots[0], index=index) for index in range(SLOTS))
         limits = msgspec.structs.replace(live(request_timeout=200.0), floors=FLOORS)
-        plan = msgspec.structs.replace(plan, engine=msgspec.structs.replace(plan.engine, slots=slots), live=limits)
+        caches = CachesPlan(memory=64 * MIB, anchors=0, disk=None)  # room for the head of one conversation
+        served = msgspec.structs.replace(plan.engine, slots=slots, caches=caches)
+        plan = msgspec.structs.replace(plan, engine=served, live=limits)
         process = Process(run, plan, box.starter)
         yield process
         process.process.kill()
@@ -144,7 +148,7 @@ async def writes_on(engine: Process, streams: list[Stream], tokens: int) -> None
 
 async def keep_conversations(engine: Process, clients: Clients) -> None:
     """Three slots keep what they read; their pages are what the ladder can take."""
-    await ended(engine, clients.send(*(prompt(number, KEPT, 1) for number in range(1, 4))))
+    await ended(engine, clients.send(*(prompt(number, KEPT, 2) for number in range(1, 4))))
 
 
 async def stream_four(engine: Process, clients: Clients) -> list[Stream]:
@@ -159,6 +163,11 @@ async def stream_four(engine: Process, clients: Clients) -> list[Stream]:
 def journal(engine: Process) -> list[dict[str, object]]:
     path = engine.socket.parent / FILE
     return [msgspec.json.decode(line) for line in path.read_bytes().splitlines()] if path.exists() else []
+
+
+async def caches_hold(engine: Process) -> int:
+    health = await ask_health(engine.socket, 10)
+    return next(part.bytes for part in health.memory if part.name == "caches")
 
 
 def rungs(engine: Process) -> list[str]:
@@ -177,7 +186,9 @@ def test_a_hog_goes_through_the_floors_and_back_and_nobody_is_lost(engine: Proce
             await writes_on(engine, streams, 24)
             assert journal(engine) == []  # nobody needs what is kept, so far
 
-            hog.leave(FLOORS.hard_floor - 10 * MIB)
+            cached = await caches_hold(engine)
+            assert cached > 20 * MIB
+            hog.leave(FLOORS.hard_floor - cached - 10 * MIB)
             await until("the ladder is walked", engine, lambda: "conversation of slot" in str(rungs(engine)))
             assert box.room > FLOORS.hard_floor
             (late,) = clients.send(prompt(21, 600, 16))
@@ -202,12 +213,15 @@ def test_a_hog_goes_through_the_floors_and_back_and_nobody_is_lost(engine: Proce
             assert [stream.tokens for stream in again] == [stream.tokens for stream in streams]
 
     asyncio.run(scene())
+    for event in journal(engine):
+        asked = [rung.partition(" of slot")[0] for rung in event["figures"] if "short" not in rung]  # type: ignore[attr-defined]
+        assert asked == sorted(asked, key=LADDER.index)
     taken = rungs(engine)
-    assert taken[0] == "allocator"
-    assert sorted(taken[1:]) == [f"conversation of slot {index}" for index in range(3)]
-    assert taken[-1] == "conversation of slot 0"
-    first = journal(engine)[0]["figures"]
-    assert list(first)[:3] == ["short", "allocator", "roles"]  # type: ignore[call-overload]
+    kinds = dict.fromkeys(rung.partition(" of slot")[0] for rung in taken)
+    assert list(kinds) == ["store", "allocator", "conversation"]  # there are no roles; they were asked
+    assert any("roles" in event["figures"] for event in journal(engine))  # type: ignore[operator]
+    conversations = [rung for rung in taken if "slot" in rung]
+    assert conversations.index("conversation of slot 1") == 0
     assert box.kills == 0
 
 
