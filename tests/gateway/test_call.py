@@ -21,7 +21,7 @@ from tandem.contract.messages import (
 from tandem.gateway.call import Begun, Call, Choice, Ended, Failed, Output, Piece, Said
 from tandem.gateway.inbox import Happening, Signal
 from tandem.text.answer import Answer
-from tandem.text.pieces import Text
+from tandem.text.pieces import AnswerPart, CallArguments, CallBegun, Text, Thought
 from tandem.text.tokenizer import Tokenizer
 
 HELLO = "Hello there, world"
@@ -233,3 +233,18 @@ def test_thinking_counts_up_to_the_stop_string_however_the_tokens_come(tokenizer
     for at in range(0, len(tokens), width):
         call.apply(Tokens("r.0", tuple(tokens[at : at + width])), 0.0)
     assert choice.num_thinking == choice.answer.num_tokens < len(tokens)
+
+
+def test_thinking_and_calls_are_told_and_text_ends_the_telling(tokenizer: Tokenizer) -> None:
+    call = Hand(tokenizer, shows_status=True).call
+    (choice,) = call.choices
+
+    def lines(part: AnswerPart, now: float) -> list[Line]:
+        return [each for each in call._with_status(choice, [Piece(0, part)], now) if isinstance(each, Line)]
+
+    assert lines(Thought("Let me see. "), 1.0) == [shown("Thinking")]
+    assert lines(Thought("A parser."), 3.0) == [] and choice.heard == "Let me see. A parser."
+    assert lines(CallBegun(0, "c1", "look_up"), 5.0) == [shown("Writing a tool call: look_up")]
+    assert lines(CallArguments(0, "{}"), 7.0) == []
+    assert lines(Text("Hello"), 9.0) == [shown(OVER, done=True)]
+    assert lines(Text(" there"), 11.0) == []
