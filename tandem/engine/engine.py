@@ -55,6 +55,7 @@ log = logging.getLogger("tandem.engine")
 DRAINING_RETRY: Final = 5.0  # seconds; a restart is usually over by then
 IDLE_WAIT: Final = 0.5  # seconds between two signs of life of an idle engine, and two looks at memory
 MEMORY_WAIT: Final = 0.1  # seconds between two looks at memory while someone waits for it
+HEALTH_EVERY: Final = 0.05  # seconds between two pictures of an engine in which nobody comes or goes
 
 
 class Engine:
@@ -91,6 +92,8 @@ class Engine:
         self._lending = Lending()
         self._draining = False
         self._leave_by: float | None = None
+        self._pictured: tuple[int, int, bool] | None = None  # who was there when the last picture was drawn
+        self._next_picture = 0.0
         self._facts = {
             "family": plan.family,
             "compute": plan.compute,
@@ -284,8 +287,13 @@ class Engine:
     # --- send ---
 
     def _send(self) -> None:
-        """What happened so far leaves before the device is busy again."""
-        self._world.post(self._outbox.take(), self.health())
+        """What happened so far leaves before the device is busy again. The picture of the whole is as old as
+        `HEALTH_EVERY` while nobody comes or goes: drawing it takes as long as a fiftieth of a round."""
+        state = (len(self.schedule.running), len(self.schedule.waiting), self._draining)
+        if (now := self._world.clock()) >= self._next_picture or state != self._pictured:
+            self._next_picture, self._pictured = now + HEALTH_EVERY, state
+            self._picture = self.health()
+        self._world.post(self._outbox.take(), self._picture)
 
     def health(self) -> Health:
         running, waiting = len(self.schedule.running), len(self.schedule.waiting)
