@@ -233,10 +233,12 @@ class Listen(Section):
     )
 
 
-# How Open WebUI's and opencode's requests for titles, tags, follow-ups and the like begin.
+# How the requests of Open WebUI (0.12 and before) and opencode for titles, tags, follow-ups and the like begin.
 TASKS: Final = (
+    "### Task:\nGenerate a concise title",
     "### Task:\nGenerate a concise, 3-5 word title",
     "### Task:\nGenerate 1-3 broad tags",
+    "### Task:\nPredict 3-5 useful messages this user might",
     "### Task:\nSuggest 3-5 relevant follow-up",
     "### Task:\nAnalyze the chat history to determine the necessity of generating search queries",
     "### Task:\nGenerate a detailed prompt for",

@@ -27,6 +27,8 @@ OPENCODE = (
     ("user", "how do I sort a list?"),
 )
 OPEN_WEBUI = [
+    "### Task:\nGenerate a concise title summarizing the chat history.\n### Guidelines:",
+    "### Task:\nPredict 3-5 useful messages this user might naturally send next to advance their current objective.",
     "### Task:\nGenerate a concise, 3-5 word title with an emoji summarizing the chat history.\n### Guidelines:",
     "### Task:\nGenerate 1-3 broad tags categorizing the main themes of the chat history",
     "### Task:\nSuggest 3-5 relevant follow-up questions or prompts that the user might naturally ask next",
