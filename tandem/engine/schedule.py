@@ -205,6 +205,7 @@ class Schedule:
         starts = [Start(entries[key].request, self.slots[at.slot], takes[key]) for key, at in boundary.admitted]
         for start in starts:
             self._count(start.take)
+        self._count_waits()
         self._let_own_work_give_way()
         return starts
 
@@ -217,20 +218,22 @@ class Schedule:
                 seen.lookups + 1, seen.hits + hits, seen.tokens + (take.resume_at if hits else 0)
             )
 
+    def _count_waits(self) -> None:
+        for entry in self.waiting:
+            if entry.wait is not None and entry.wait.kind not in entry.waited_for:
+                entry.waited_for.add(entry.wait.kind)
+                self._waits[entry.wait.kind] += 1
+
     def _let_own_work_give_way(self) -> None:
         """Own work ends where a client waits for its slot, or for the memory it may still take."""
         for entry in self.waiting:
+            if entry.request.ask.own_work:
+                return  # no client stands behind it
             if self._shortage is not None and self._shortage.id == entry.request.key:
-                held = [slot for slot in self.running if _is_own_work(slot)] if not entry.request.ask.own_work else []
-                self._yield(held[-1:])
+                self._yield([slot for slot in self.running if _is_own_work(slot)][-1:])
                 return
-            if (wait := entry.wait) is None:
-                continue
-            if wait.kind not in entry.waited_for:
-                entry.waited_for.add(wait.kind)
-                self._waits[wait.kind] += 1
-            if wait.for_slot is not None and not entry.request.ask.own_work:
-                self._yield([slot for slot in [self.slots[wait.for_slot]] if _is_own_work(slot)])
+            if entry.wait is not None and entry.wait.for_slot is not None:
+                self._yield([slot for slot in [self.slots[entry.wait.for_slot]] if _is_own_work(slot)])
 
     def _yield(self, slots: list[Slot]) -> None:
         """The boundary is a safe point: no pass runs, and what own work has read stays."""
