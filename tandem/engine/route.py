@@ -23,7 +23,13 @@ def route(
     nothing else: then `Case.fitting` is slot 0 alone.
     """
     case = Case(ask, tuple(slots), tuple(elsewhere), rules, grid, now)
-    for rule in (where_its_conversation_is, as_a_guest, beside_a_long_conversation, whatever_is_free):
+    for rule in (
+        where_its_conversation_is,
+        as_a_guest,
+        ahead_of_its_turn,
+        beside_a_long_conversation,
+        whatever_is_free,
+    ):
         if (answer := rule(case)) is not None:
             return answer
     return in_the_queue(case)
@@ -51,6 +57,15 @@ def as_a_guest(case: Case) -> Take | None:
         return None
     slot = min(case.free, key=lambda slot: (case.harm(slot), slot.index == 0, *case.preference(slot)))
     return case.take(slot, f"guest of slot 0's conversation of {case.slot0.kept:,} tokens")
+
+
+def ahead_of_its_turn(case: Case) -> Take | None:
+    """A task that is nobody's guest, because slot 0 holds little or nothing: an idle side slot where nothing is lost. The
+    turn it belongs to may come right behind it, and may be too long for any other slot than slot 0."""
+    idle = [slot for slot in case.free if slot.index and case.harm(slot) is Harm.NOTHING]
+    if case.is_level or not case.rules.guests or not case.ask.task or not idle:
+        return None
+    return case.take(min(idle, key=case.preference), "a task, leaves slot 0 to conversations")
 
 
 def beside_a_long_conversation(case: Case) -> Take | None:

@@ -126,6 +126,23 @@ def test_a_short_request_leaves_the_long_conversation_alone(prompt: int) -> None
     assert (found.slot, found.is_guest) == (1, False)
 
 
+def test_a_title_that_comes_before_its_turn_leaves_slot_0_to_it() -> None:
+    """opencode's came half a second ahead: it took slot 0, and the turn, too long for a side slot, waited behind it."""
+    title, turn = Ask(587, 32_000, 580, task=True), Ask(64_000, 32_000, 6_000)
+    older = ruled(guests=False)
+    assert taken(title, slot(0), slot(1), rules=older).slot == 0
+    assert waiting(turn, slot(0, holder=CLIENT), slot(1), rules=older).kind is WaitKind.TOO_LONG
+    found = taken(title, slot(0), slot(1))
+    assert (found.slot, found.reason) == (1, "a task, leaves slot 0 to conversations; empty slot")
+    assert taken(turn, slot(0), slot(1, holder=CLIENT)).slot == 0
+
+
+def test_a_title_gives_up_no_side_slot_s_conversation_for_an_empty_slot_0() -> None:
+    title = Ask(587, 32_000, 580, task=True)
+    assert taken(title, slot(0), slot(1, 30_000)).slot == 0
+    assert taken(title, slot(0, 1_000), slot(1)).slot == 1  # a young conversation on slot 0 stays, too
+
+
 def test_a_new_conversation_does_not_evict_one_that_no_side_slot_could_hold() -> None:
     new_chat = Ask(prompt=9_000, max_tokens=32_768, head_end=8_900)
     slots = slot(0, 64_000), slot(1)
