@@ -46,7 +46,11 @@ class Reclaim:
     @property
     def sentence(self) -> str:
         """With numbers, for the log and for people."""
-        gave = [f"{s.rung} {s.returned / MIB:,.1f} MiB in {s.seconds * 1e3:.1f} ms" for s in self.steps if s.returned]
+        gave = [
+            f"{step.rung} {step.returned / MIB:,.1f} of {step.asked / MIB:,.1f} MiB in {step.seconds * 1e3:.1f} ms"
+            for step in self.steps
+            if step.returned
+        ]
         end = f"{self.short / MIB:,.1f} MiB are still short" if self.short else "enough is free"
         return f"{self.asked / MIB:,.1f} MiB were short: {', '.join(gave) or 'nobody had any to give'}; {end}"
 

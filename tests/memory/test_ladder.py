@@ -50,7 +50,7 @@ def test_what_the_system_has_back_is_its_word() -> None:
 
 def test_a_walk_is_told_with_its_numbers() -> None:
     done = Reclaim(10 * MIB, (Step("store", 10 * MIB, 0, 0.1), Step("end", 10 * MIB, 4 * MIB, 0.0025)), 6 * MIB)
-    assert done.sentence == "10.0 MiB were short: end 4.0 MiB in 2.5 ms; 6.0 MiB are still short"
+    assert done.sentence == "10.0 MiB were short: end 4.0 of 10.0 MiB in 2.5 ms; 6.0 MiB are still short"
     assert Reclaim(MIB, (), MIB).sentence == "1.0 MiB were short: nobody had any to give; 1.0 MiB are still short"
 
 
