@@ -60,8 +60,8 @@ def as_a_guest(case: Case) -> Take | None:
 
 
 def ahead_of_its_turn(case: Case) -> Take | None:
-    """A task that is nobody's guest, because slot 0 holds little or nothing: an idle side slot where nothing is lost. The
-    turn it belongs to may come right behind it, and may be too long for any other slot than slot 0."""
+    """A task that is nobody's guest, because slot 0 holds little or nothing: an idle side slot where nothing is lost.
+    The turn it belongs to may come right behind it, and may be too long for any other slot than slot 0."""
     idle = [slot for slot in case.free if slot.index and case.harm(slot) is Harm.NOTHING]
     if case.is_level or not case.rules.guests or not case.ask.task or not idle:
         return None
