@@ -18,7 +18,8 @@ import pytest
 from engine_double import Job
 from gateway_appliance import make_live, starting
 from spoken import as_model, call, speaking
-from wire_appliance import Appliance
+from wire_appliance import Appliance, until
+from wiretap import tapping
 
 from tandem.config.documents import TASKS
 from tandem.contract.plan import Api
@@ -30,7 +31,7 @@ OPENCODE = Path(__file__).parents[2] / ".venv-clients" / "npm" / "node_modules" 
 pytestmark = [
     pytest.mark.anyio,
     pytest.mark.slow,
-    pytest.mark.timeout(420),
+    pytest.mark.timeout(600),
     pytest.mark.skipif(not OPENCODE.exists(), reason="`make test-clients` installs opencode"),
 ]
 QUIET = ("AUTOUPDATE", "MODELS_FETCH", "LSP_DOWNLOAD", "DEFAULT_PLUGINS")
@@ -41,11 +42,10 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-async def run(folder: Path, url: str, output: int) -> list[Any]:
-    """What one question in a fresh folder leads to, as opencode's events. `output` is what it takes for the longest."""
-    project, home = folder / "project", folder / "home"
-    project.mkdir()
-    home.mkdir()
+def settle(folder: Path, url: str, output: int) -> None:
+    """A project and a home for opencode, which takes `output` for the longest answer."""
+    for name in ("project", "home"):
+        (folder / name).mkdir()
     model = {"name": "default", "limit": {"context": 200_000, "output": output}}
     provider = {
         "npm": "@ai-sdk/openai-compatible",
@@ -53,10 +53,16 @@ async def run(folder: Path, url: str, output: int) -> list[Any]:
         "models": {"default": model},
     }
     config = {"provider": {"tandem": provider}, "model": "tandem/default", "share": "disabled", "autoupdate": False}
-    (project / "opencode.json").write_text(json.dumps(config | {"permission": {"edit": "allow", "bash": "deny"}}))
+    permission = {"permission": {"edit": "allow", "bash": "deny"}}
+    (folder / "project" / "opencode.json").write_text(json.dumps(config | permission))
+
+
+async def run(folder: Path, *words: str) -> list[Any]:
+    """What a question in the project leads to, as opencode's events."""
+    project, home = folder / "project", folder / "home"
     environment = {"PATH": os.environ["PATH"], "HOME": str(home)} | {f"OPENCODE_DISABLE_{word}": "1" for word in QUIET}
     process = await asyncio.create_subprocess_exec(
-        *(OPENCODE, "run", "--format", "json", "write a greeting"),
+        *(OPENCODE, "run", "--format", "json", *words),
         cwd=project,
         env=environment,
         stdin=asyncio.subprocess.DEVNULL,
@@ -64,7 +70,7 @@ async def run(folder: Path, url: str, output: int) -> list[Any]:
         stderr=asyncio.subprocess.PIPE,
     )
     try:
-        said, errors = await asyncio.wait_for(process.communicate(), 240)
+        said, errors = await asyncio.wait_for(process.communicate(), 300)
     except TimeoutError:
         process.kill()
         raise
@@ -97,7 +103,8 @@ async def test_a_session_with_a_tool(tmp_path: Path) -> None:
             await speaking(appliance, text)(job)
 
         appliance.engine.script = script
-        events = await run(tmp_path, appliance.url, 32_000)
+        settle(tmp_path, appliance.url, 32_000)
+        events = await run(tmp_path, "write a greeting")
         requests = appliance.engine.requests
     assert greeting.read_text() == "Grüezi 🙂\n"
     assert [part["text"] for part in of_kind(events, "text")] == ["I write it.", "It is written."]
@@ -111,18 +118,44 @@ async def test_a_session_with_a_tool(tmp_path: Path) -> None:
     assert turns[1].tokens[: len(turns[0].tokens) - 64] == turns[0].tokens[:-64]  # the next turn goes on from the first
 
 
-async def test_a_session_with_the_default_model(tmp_path: Path) -> None:
-    """It is too small to be of use there; everything on its way has to hold all the same."""
+async def test_sessions_with_the_default_model(tmp_path: Path) -> None:
+    """It is too small to be of use there; everything on its way has to hold all the same. Only slot 0 holds a turn."""
     appliance = Appliance()
+    appliance.write(slots={"count": 2, "side_window": 4096})
     try:
         up = await asyncio.to_thread(appliance.run, "up", "--detach")
         assert up.returncode == 0, up.stdout + up.stderr
-        events = await run(tmp_path, appliance.url, 100)
-        connection = sqlite3.connect(appliance.paths.ledger)
-        statuses = [row[0] for row in connection.execute("SELECT status FROM requests")]
-        connection.close()
+        async with tapping(appliance.port) as tap:
+            settle(tmp_path, tap.url, 100)
+            sessions = [
+                await run(tmp_path, "write a greeting"),
+                await run(tmp_path, "--continue", "and another"),
+                await run(tmp_path, "write a farewell"),
+            ]
+        rows = until(lambda: finished(appliance.paths.ledger, 5), 20)
     finally:
         await asyncio.to_thread(appliance.close)
-    assert of_kind(events, "step_finish")
-    assert len(statuses) >= 2
-    assert set(statuses) == {200}
+    for events in sessions:
+        assert of_kind(events, "step_finish") and not [event for event in events if event["type"] == "error"]
+    assert b'"tool_choice":"auto"' in tap.asked  # its tools came with it
+    assert (
+        b'"type":"status"' in tap.answered and b"prompt tokens read" in tap.answered
+    )  # and our words beside the answer
+    assert {row["status"] for row in rows} == {200}
+    title, first, second, another_title, another = rows
+    assert [row["task"] for row in rows] == [1, 0, 0, 1, 0]
+    assert [row["slot"] for row in rows] == [1, 0, 0, 1, 0]  # titles stay away from where conversations lie
+    assert "leaves slot 0" in title["reason"] and "guest of slot 0" in another_title["reason"]
+    assert (second["cache_source"], second["missed_at"]) == ("resident", None)
+    assert second["cached_tokens"] >= first["prompt_tokens"] - 64
+    assert of_kind(sessions[1], "step_finish")[0]["tokens"]["cache"]["read"] == second["cached_tokens"]
+    assert another["cached_tokens"] > another["prompt_tokens"] // 2  # system prompt and tools
+
+
+def finished(ledger: Path, count: int) -> list[sqlite3.Row]:
+    """The rows of so many requests, in order of arrival, once all are there; nothing before."""
+    connection = sqlite3.connect(ledger)
+    connection.row_factory = sqlite3.Row
+    rows = connection.execute("SELECT * FROM requests ORDER BY at").fetchall()
+    connection.close()
+    return rows if len(rows) >= count else []
