@@ -2,7 +2,7 @@
 # `.tandem` beside this file. ARGS goes to the command: `make up ARGS="--set listen.port=8100"`.
 
 .DEFAULT_GOAL := help
-.PHONY: help up down status logs test test-slow test-gpu test-clients check fix bench image-lint installed venv venv-dev venv-gpu
+.PHONY: help up down status logs test test-slow test-gpu test-clients test-open-webui check fix bench image-lint installed venv venv-dev venv-gpu
 
 # The first interpreter that is new enough; PYTHON=... chooses another. Only asked for when a target needs it.
 find-python = $(shell for python in python3 python3.13 python3.12 python3.11 python3.14; do \
@@ -39,6 +39,12 @@ test-clients: venv-dev ## other people's clients, installed aside: LangChain, Li
 	! command -v npm >/dev/null || npm install --prefix .venv-clients/npm --no-audit --no-fund \
 		opencode-ai@1 @openai/codex@0 @anthropic-ai/claude-code@2
 	.venv/bin/python -m pytest tests/clients $(ARGS)
+
+test-open-webui: venv-dev ## Open WebUI in the system's Chromium, installed aside (1.3 GB)
+	test -x .venv-openwebui/bin/python || .venv/bin/python -m venv .venv-openwebui
+	.venv-openwebui/bin/pip install --quiet -r tests/clients/open_webui_requirements.txt
+	.venv-openwebui/bin/pip install --quiet --no-deps open-webui==0.12.4
+	.venv/bin/python -m pytest tests/clients/test_open_webui.py $(ARGS)
 
 check: lint test ## all that must pass before a change lands, but for the slow tests; edits nothing
 
