@@ -25,7 +25,7 @@ def test_every_field_is_in_the_table_and_no_other() -> None:
 
 
 SOMETHING: Any = {"anything": [1, "x"]}
-HARMLESS: dict[str, Any] = {"cache_prompt": False, "prediction": {"type": "content", "content": "x"}}
+HARMLESS: dict[str, Any] = {"prediction": {"type": "content", "content": "x"}}
 SCHEMA: Any = {"type": "object", "properties": {"a": {"type": "integer"}}}
 # Of each field a value that shows, and what else the request needs for it.
 SHOWS: dict[str, dict[str, Any]] = {
@@ -58,6 +58,7 @@ SHOWS: dict[str, dict[str, Any]] = {
     "json_schema": {"json_schema": SCHEMA},
     "grammar": {"grammar": "start: /a+/"},
     "end_loops": {"end_loops": True},
+    "cache_prompt": {"cache_prompt": False},
     "tools": {"tools": TOOLS},
     "tool_choice": {"tools": [CLOCK], "tool_choice": "required"},
     "parallel_tool_calls": {"tools": TOOLS, "parallel_tool_calls": False},
