@@ -26,7 +26,7 @@ from tandem.contract.messages import CachesView, DiskView, Missed
 from tandem.contract.plan import EnginePlan
 from tandem.engine.facts import Held, Source
 from tandem.engine.memory import LOOK_EVERY, MemoryKeeper
-from tandem.engine.slot import Aside, Request, Resident, Sequence, Slot, num_agreeing
+from tandem.engine.slot import NOTHING_KEPT, Aside, Request, Resident, Sequence, Slot, num_agreeing
 from tandem.memory.budget import Level
 from tandem.memory.pages import CommitRefused
 from tandem.model.interface import Model
@@ -84,11 +84,13 @@ class Conversations:
         elif take.park_first:
             self._park(slot)
         sequence.resumed = sequence.read = self._first_rows(slot, sequence)
-        slot.begin(sequence, aside)
+        lender = self._slots[take.carry_from] if take.carry_from is not None else None
+        moves = lender is not None and take.moves and lender.sequence is None
+        slot.begin(sequence, aside, None if lender is None else lender.kept if moves else NOTHING_KEPT)
         if sequence.restore is not None:
             sequence.restore.begin(slot.state)
-        if take.moves and take.carry_from is not None and self._slots[take.carry_from].sequence is None:
-            self._slots[take.carry_from].forget()
+        if lender is not None and moves:
+            lender.forget()
 
     def _first_rows(self, slot: Slot, sequence: Sequence) -> int:
         """How many rows of the sequence lie in the slot when it begins there."""

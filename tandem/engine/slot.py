@@ -131,7 +131,7 @@ class Resident:
         """What is kept once `ask` begins on the first `resumed` rows. An errand that goes on from a conversation does
         not take its name: whoever it belongs to comes back to what is left."""
         is_errand = ask.task or ask.own_work
-        if is_errand and resumed and not self.is_errand:
+        if is_errand and resumed and self.rows and not self.is_errand:
             return replace(self, tokens=ask.tokens, rows=resumed)
         client_tokens = ask.tokens if ask.client_tokens is None else ask.client_tokens
         return Resident(ask.scope, ask.tokens, resumed, client_tokens, ask.conversation, is_errand)
@@ -189,13 +189,15 @@ class Slot:
         anchor = self.anchors.at(rows)
         return anchor.position if anchor else 0
 
-    def begin(self, sequence: Sequence, aside: Aside | None = None) -> None:
-        """The sequence's first `resumed` rows lie here; all others are its to overwrite. With `aside` it is a guest."""
+    def begin(self, sequence: Sequence, aside: Aside | None = None, copied: Resident | None = None) -> None:
+        """The sequence's first `resumed` rows lie here; all others are its to overwrite. With `aside` it is a guest.
+        `copied` is whose rows they are where another slot lent them: then nothing is left of what lay here."""
         assert self.sequence is None and self.aside is None and sequence.resumed <= self.memory.rows
         self.aside = aside
         if aside is None:
             self.anchors.cut(sequence.resumed)
-        self.kept = self.kept.followed_by(sequence.request.ask, sequence.resumed)
+        left = self.kept if copied is None else copied
+        self.kept = left.followed_by(sequence.request.ask, sequence.resumed)
         self.rows = sequence.resumed
         self.sequence = sequence
 

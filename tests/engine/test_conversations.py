@@ -127,6 +127,19 @@ def settle(driver: Hand) -> None:
         disk = driver.engine.conversations.caches.stats.disk
 
 
+def test_a_title_on_copied_rows_is_kept_as_a_title() -> None:
+    """Open WebUI asks for two chats' titles at once: their prompts begin alike, and the second begins with rows of the
+    first. Kept as a conversation, it was put aside for those that came later."""
+    driver, shared = hand(plan_of((512, 512)), is_row_invariant=True), tuple(range(1, 61)) * 3
+    for name, end in (("t1", 7), ("t2", 8)):
+        driver.turn(structs.replace(ask(name, (*shared, end), 100), task=True))
+        for _ in range(20):
+            driver.turn()
+    driver.until_idle()
+    assert driver.started("t2").cache_source == "side"
+    assert all(slot.kept.is_errand for slot in driver.engine.conversations._slots)
+
+
 def test_a_title_on_the_only_slot_leaves_the_conversation_as_it_was() -> None:
     driver, chat = hand(plan_of((512,)), is_row_invariant=True), Chat("a", 1, head=40, message=60)
     chat.go(driver)
