@@ -195,7 +195,9 @@ class Slot:
         assert self.sequence is None and self.aside is None and sequence.resumed <= self.memory.rows
         self.aside = aside
         if aside is None:
-            self.anchors.cut(sequence.resumed)
+            self.anchors.cut(sequence.resumed if copied is None else 0)
+            if copied is not None and sequence.resumed:
+                self.anchors.note(self.state)
         left = self.kept if copied is None else copied
         self.kept = left.followed_by(sequence.request.ask, sequence.resumed)
         self.rows = sequence.resumed

@@ -140,6 +140,25 @@ def test_a_title_on_copied_rows_is_kept_as_a_title() -> None:
     assert all(slot.kept.is_errand for slot in driver.engine.conversations._slots)
 
 
+def test_copied_rows_are_gone_on_from_at_none_of_the_places_that_lay_there_before() -> None:
+    """Of a model that cannot go back: what lay in the slot had states at the same positions, of other rows."""
+    driver, shared = hand(plan_of((512, 512)), is_recurrent=True), tuple(range(1, 61)) * 3
+    driver.turn(ask("other", tuple(range(60, 0, -1)) * 4, 4))  # on slot 0
+    driver.until_idle()
+    driver.turn(ask("lender", (*shared, 7), 300))  # on slot 1, which is empty
+    for _ in range(60):
+        driver.turn()
+    borrower, again = (ask(name, (*shared, 8), 4) for name in ("borrower", "again"))
+    for request in (borrower, again, ask("last", (*shared[:100], 9, 9), 4)):  # on slot 0
+        driver.turn(request)
+        for _ in range(60):
+            driver.turn()
+        assert driver.started(request.id).slot == 0
+        assert driver.tokens(request.id) == cold(request, False, True)
+    assert driver.started("borrower").cache_source == "side"
+    assert (driver.started("again").cache_source, driver.started("again").cached_tokens) == ("resident", 180)
+
+
 def test_a_title_on_the_only_slot_leaves_the_conversation_as_it_was() -> None:
     driver, chat = hand(plan_of((512,)), is_row_invariant=True), Chat("a", 1, head=40, message=60)
     chat.go(driver)
