@@ -158,9 +158,10 @@ class Dialect(Protocol[Wanted]):
         """The JSON of an answer that is an error; its status and headers are the error's own."""
 
 
-class StatusData(Struct, frozen=True):
+class StatusData(Struct, frozen=True, omit_defaults=True):
     description: str
     done: bool
+    hidden: bool = False  # front ends that would leave the last line above its answer for good take it away
 
 
 class StatusEvent(Struct, frozen=True):
@@ -172,7 +173,7 @@ class StatusEvent(Struct, frozen=True):
 
 def status_tail(sentence: str, done: bool) -> bytes:
     """The end of a chunk behind its choices. It has one, because programs look at the first of every chunk."""
-    return b',"event":%b}\n\n' % msgspec.json.encode(StatusEvent(StatusData(sentence, done)))
+    return b',"event":%b}\n\n' % msgspec.json.encode(StatusEvent(StatusData(sentence, done, hidden=done)))
 
 
 def finish_word(ending: Ending) -> FinishWord:

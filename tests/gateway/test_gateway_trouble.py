@@ -135,6 +135,7 @@ async def test_a_wait_for_memory_is_told_at_once_in_stream_and_header(start: Sta
         assert response.text.startswith(f": {sentence}\n\ndata: ")
         events = [chunk for chunk in events_of(response.text) if "event" in chunk]
         assert [chunk["event"]["data"]["done"] for chunk in events] == [False, True]
+        assert [chunk["event"]["data"].get("hidden") for chunk in events] == [None, True]
         assert all(chunk["choices"][0]["delta"] == {} for chunk in events)
         assert (await appliance.chat()).headers["x-tandem-wait"] == "memory"
 
