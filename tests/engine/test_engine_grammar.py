@@ -130,14 +130,14 @@ def test_an_answer_may_be_cut_and_says_so() -> None:
 def test_thinking_is_free_and_the_answer_behind_it_is_held(nodes: int) -> None:
     close = (TEXTS.index("<"), TEXTS.index("/"), TEXTS.index(">"))
     reasoning = Reasoning(open=(), close=close, max_tokens=9, begun=True)
-    letter = held(msgspec.structs.replace(request_of(2, SAMPLINGS[1]), reasoning=reasoning), SUM)
+    letter = held(msgspec.structs.replace(request_of(3, SAMPLINGS[1]), reasoning=reasoning), SUM)
     driver = run([letter], sure_only(nodes))
-    text = text_of(driver, "r2")
+    text = text_of(driver, "r3")
     thinking, _, answer = text.partition("</>")
     assert re.fullmatch(SUM, answer)
     assert not re.fullmatch("[a-f]*", thinking)
-    assert text == text_of(run([letter]), "r2")
-    assert (driver.finished("r2").accepted > 0) == (nodes > 0)
+    assert text == text_of(run([letter]), "r3")
+    assert (driver.finished("r3").accepted > 0) == (nodes > 0)
 
 
 def test_what_is_wrong_with_a_grammar_is_told_like_any_refusal() -> None:
