@@ -1,25 +1,24 @@
-"""Open WebUI from PyPI in a real browser, before the real gateway.
+"""Open WebUI from PyPI in a real browser: a script behind the real gateway, then the real appliance.
 
 `make test-open-webui` installs it aside, without what it has for documents, speech and pictures; the browser is the
-system's Chromium. Without either the test is skipped.
+system's Chromium. Without either the tests are skipped.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
-import shutil
-import socket
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-import httpx
 import pytest
 from engine_double import Job
 from gateway_appliance import make_live, starting
+from open_webui import installed, open_webui, seen_by
+from rows import finished
 from spoken import as_model, speaking
+from wire_appliance import Appliance, until
 
 from tandem.config.documents import TASKS
 from tandem.contract.messages import RequestState
@@ -28,47 +27,15 @@ from tandem.text.detokenize import decode
 from tandem.text.tokenizer import Tokenizer
 from tandem.text.vocabulary import read_vocabulary
 
-HERE = Path(__file__).parent
-PYTHON = HERE.parents[1] / ".venv-openwebui" / "bin" / "python"
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-pytestmark = [
-    pytest.mark.anyio,
-    pytest.mark.slow,
-    pytest.mark.timeout(400),
-    pytest.mark.skipif(not PYTHON.exists(), reason="`make test-open-webui` installs Open WebUI"),
-    pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here"),
-]
-SEEN = ("status", "answer", "thinking", "follow-up", "title")
+pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(600), *installed]
 TASK = {"title": "Two rivers", "tags": ["Water"], "follow_ups": ["Why is that?"]}
-QUIET = {
-    "ENABLE_OLLAMA_API": "False",
-    "ENABLE_FORWARD_USER_INFO_HEADERS": "True",  # the conversation's name among them
-    "OFFLINE_MODE": "True",
-    "HF_HUB_OFFLINE": "1",
-    "ANONYMIZED_TELEMETRY": "False",
-    "RAG_EMBEDDING_ENGINE": "openai",  # others would load a model here
-    "AUDIO_STT_ENGINE": "openai",
-    "FROM_INIT_PY": "true",  # as its own command does, so that it finds its pages
-    "WEBUI_SECRET_KEY": "only-for-this-test",
-}
+SEEN = ("status", "answer", "thinking", "follow-up", "title")
+NO_TOOLS = {"capabilities": {"builtin_tools": False}}  # they are most of the small model's window
 
 
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
-
-
-async def until_up(url: str, process: asyncio.subprocess.Process, log: Path) -> None:
-    async with httpx.AsyncClient() as client:
-        for _ in range(360):
-            assert process.returncode is None, log.read_text()[-4000:]
-            try:
-                if (await client.get(f"{url}/health")).status_code == 200:
-                    return
-            except httpx.TransportError:
-                pass
-            await asyncio.sleep(0.5)
-    raise TimeoutError(log.read_text()[-4000:])
 
 
 async def test_a_person_chats_in_two_tabs_and_sees_what_goes_on(tmp_path: Path) -> None:
@@ -89,38 +56,33 @@ async def test_a_person_chats_in_two_tabs_and_sees_what_goes_on(tmp_path: Path) 
             await speaking(appliance, f"<think>\nA greeting.\n</think>\n\nThe answer to the {which} tab 🙂.")(job)
 
         appliance.engine.script = script
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        url, log = f"http://127.0.0.1:{port}", tmp_path / "open-webui.log"
-        own = {
-            "PATH": os.environ["PATH"],
-            "HOME": str(tmp_path),
-            "DATA_DIR": str(tmp_path),
-            "OPENAI_API_BASE_URL": f"{appliance.url}/v1",
-            "OPENAI_API_KEY": "none",
-        }
-        serve = (PYTHON, "-m", "uvicorn", "open_webui.main:app", "--host", "127.0.0.1", "--port", str(port))
-        with log.open("wb") as output:
-            server = await asyncio.create_subprocess_exec(
-                *serve, cwd=tmp_path, env=own | QUIET, stdout=output, stderr=output
-            )
-        try:
-            await until_up(url, server, log)
-            person = await asyncio.create_subprocess_exec(
-                *(PYTHON, HERE / "open_webui_browser.py", url, str(CHROMIUM)),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-            )
-            seen, errors = await asyncio.wait_for(person.communicate(), 240)
-        finally:
-            server.terminate()
-            await server.wait()
+        async with open_webui(tmp_path, appliance.url) as url:
+            seen = await seen_by("open_webui_browser", url)
         requests = appliance.engine.requests
-    assert person.returncode == 0, errors.decode()[-4000:]
-    assert json.loads(seen) == {what: [True, True] for what in SEEN}
+    assert seen == {what: [True, True] for what in SEEN}
     chats = [request for request in requests if not request.task]
     assert len(chats) == 2  # whatever else was asked was known as a task
     assert len(requests) > 2
     assert len({chat.conversation for chat in chats}) == 2 and all(chat.conversation for chat in chats)
+
+
+async def test_a_second_turn_on_the_default_model(tmp_path: Path) -> None:
+    appliance = Appliance()
+    appliance.write(limits={"default_max_tokens": 96})
+    try:
+        up = await asyncio.to_thread(appliance.run, "up", "--detach")
+        assert up.returncode == 0, up.stdout + up.stderr
+        async with open_webui(tmp_path, appliance.url, DEFAULT_MODEL_METADATA=json.dumps(NO_TOOLS)) as url:
+            seen = await seen_by("open_webui_second_turn", url)
+        rows = until(lambda: finished(appliance.paths.ledger, turns=3, tasks=4), 20)
+    finally:
+        await asyncio.to_thread(appliance.close)
+    assert seen == {"status": [True, True], "status is over": [True, True], "second answer": True}
+    one, other, second = (row for row in rows if not row["task"])
+    assert [row["status"] for row in (one, other, second)] == [200, 200, 200]
+    assert one["at"] + one["total_seconds"] > other["at"] and one["slot"] != other["slot"]  # at once
+    assert second["slot"] in (one["slot"], other["slot"])
+    assert (second["cache_source"], second["missed_at"]) == ("resident", None)
+    assert second["cached_tokens"] >= min(one["prompt_tokens"], other["prompt_tokens"]) - 64
+    beside = [row for row in rows if row["task"] and row["slot"] in (one["slot"], other["slot"])]
+    assert all("what it overwrites is put aside" in row["reason"] for row in beside), [row["reason"] for row in beside]

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import sqlite3
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 from engine_double import Job
 from gateway_appliance import make_live, starting
+from rows import finished
 from spoken import as_model, call, speaking
 from wire_appliance import Appliance, until
 from wiretap import tapping
@@ -132,7 +132,7 @@ async def test_sessions_with_the_default_model(tmp_path: Path) -> None:
                 await run(tmp_path, "--continue", "and another"),
                 await run(tmp_path, "write a farewell"),
             ]
-        rows = until(lambda: finished(appliance.paths.ledger, 5), 20)
+        rows = until(lambda: finished(appliance.paths.ledger, turns=3, tasks=2), 20)
     finally:
         await asyncio.to_thread(appliance.close)
     for events in sessions:
@@ -150,12 +150,3 @@ async def test_sessions_with_the_default_model(tmp_path: Path) -> None:
     assert second["cached_tokens"] >= first["prompt_tokens"] - 64
     assert of_kind(sessions[1], "step_finish")[0]["tokens"]["cache"]["read"] == second["cached_tokens"]
     assert another["cached_tokens"] > another["prompt_tokens"] // 2  # system prompt and tools
-
-
-def finished(ledger: Path, count: int) -> list[sqlite3.Row]:
-    """The rows of so many requests, in order of arrival, once all are there; nothing before."""
-    connection = sqlite3.connect(ledger)
-    connection.row_factory = sqlite3.Row
-    rows = connection.execute("SELECT * FROM requests ORDER BY at").fetchall()
-    connection.close()
-    return rows if len(rows) >= count else []
