@@ -2,7 +2,7 @@
 # `.tandem` beside this file. ARGS goes to the command: `make up ARGS="--set listen.port=8100"`.
 
 .DEFAULT_GOAL := help
-.PHONY: help up down status logs test test-slow test-gpu test-clients test-open-webui check fix bench image-lint installed venv venv-dev venv-gpu
+.PHONY: help up down status logs test test-slow test-gpu test-clients check fix bench image-lint installed venv venv-dev venv-gpu
 
 # The first interpreter that is new enough; PYTHON=... chooses another. Only asked for when a target needs it.
 find-python = $(shell for python in python3 python3.13 python3.12 python3.11 python3.14; do \
@@ -25,7 +25,7 @@ logs: installed ## follow the logs of every process
 	@.venv/bin/tandem logs --follow $(ARGS)
 
 test: venv-dev ## the tests that take seconds, real processes included
-	.venv/bin/python -m pytest -m "not slow and not gpu" $(ARGS)
+	.venv/bin/python -m pytest -m "not slow and not gpu and not clients" $(ARGS)
 
 test-slow: venv-dev ## the tests that take minutes
 	.venv/bin/python -m pytest -m "slow and not gpu" $(ARGS)
@@ -33,18 +33,21 @@ test-slow: venv-dev ## the tests that take minutes
 test-gpu: venv-gpu ## what only a CUDA device can show: bits, speeds, memory (under 8 minutes)
 	.venv/bin/python -m pytest -m gpu -s tests/gpu $(ARGS)
 
-test-clients: venv-dev ## other people's clients, installed aside: LangChain, LiteLLM, llm and, with npm, opencode, Codex, Claude Code
-	test -x .venv-clients/bin/python || .venv/bin/python -m venv .venv-clients
-	.venv-clients/bin/pip install --quiet --upgrade-strategy only-if-needed -r tests/clients/requirements.txt
-	! command -v npm >/dev/null || npm install --prefix .venv-clients/npm --no-audit --no-fund \
+# Each in an environment of its own below CLIENTS. Open WebUI comes without what it has for documents, speech and pictures,
+# which is torch and gigabytes. The browser is the system's Chromium, or else one that is fetched, where that is possible.
+CLIENTS := .cache/clients
+test-clients: venv-dev ## other people's clients, installed aside (3 GB): LangChain, LiteLLM, llm, opencode, Codex, Claude Code, Open WebUI
+	for name in libraries open-webui; do \
+		test -x $(CLIENTS)/$$name/bin/python || .venv/bin/python -m venv $(CLIENTS)/$$name || exit; done
+	$(CLIENTS)/libraries/bin/python -m pip install --quiet --upgrade-strategy only-if-needed -r tests/clients/requirements.txt
+	! command -v npm >/dev/null || npm install --prefix $(CLIENTS)/npm --no-audit --no-fund \
 		opencode-ai@1 @openai/codex@0 @anthropic-ai/claude-code@2
-	.venv/bin/python -m pytest tests/clients $(ARGS)
-
-test-open-webui: venv-dev ## Open WebUI in the system's Chromium, installed aside (1.3 GB)
-	test -x .venv-openwebui/bin/python || .venv/bin/python -m venv .venv-openwebui
-	.venv-openwebui/bin/pip install --quiet -r tests/clients/open_webui_requirements.txt
-	.venv-openwebui/bin/pip install --quiet --no-deps open-webui==0.12.4
-	.venv/bin/python -m pytest tests/clients/test_open_webui.py $(ARGS)
+	$(CLIENTS)/open-webui/bin/python -m pip install --quiet -r tests/clients/open_webui_requirements.txt
+	$(CLIENTS)/open-webui/bin/python -m pip install --quiet --no-deps open-webui==0.12.4
+	command -v chromium || command -v chromium-browser || command -v google-chrome || \
+		PLAYWRIGHT_BROWSERS_PATH="$(CURDIR)/$(CLIENTS)/browsers" \
+		timeout 300 $(CLIENTS)/open-webui/bin/python -m playwright install chromium || true
+	.venv/bin/python -m pytest -m clients -rs tests/clients $(ARGS)
 
 check: lint test ## all that must pass before a change lands, but for the slow tests; edits nothing
 

@@ -1,11 +1,11 @@
-"""Open WebUI on a free port, and a person in a browser before it. `make test-clients` installs both aside."""
+"""Open WebUI on a free port, and a person in a browser before it. `make test-clients` installs Open WebUI
+aside; the browser is the system's Chromium, or one that Playwright fetched."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import os
-import shutil
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,12 +14,12 @@ from typing import Any
 
 import httpx
 import pytest
+from installed import OPEN_WEBUI, chromium, needs
 
 HERE = Path(__file__).parent
-PYTHON = HERE.parents[1] / ".venv-openwebui" / "bin" / "python"
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-installed = [
-    pytest.mark.skipif(not PYTHON.exists(), reason="`make test-open-webui` installs Open WebUI"),
+CHROMIUM = chromium()
+both_installed = [
+    needs(OPEN_WEBUI),
     pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here"),
 ]
 QUIET = {
@@ -49,7 +49,7 @@ async def open_webui(folder: Path, appliance: str, **settings: str) -> AsyncIter
         "OPENAI_API_BASE_URL": f"{appliance}/v1",
         "OPENAI_API_KEY": "none",
     }
-    serve = (PYTHON, "-m", "uvicorn", "open_webui.main:app", "--host", "127.0.0.1", "--port", str(port))
+    serve = (OPEN_WEBUI, "-m", "uvicorn", "open_webui.main:app", "--host", "127.0.0.1", "--port", str(port))
     with log.open("wb") as output:
         server = await asyncio.create_subprocess_exec(
             *serve, cwd=folder, env=own | QUIET | settings, stdout=output, stderr=output
@@ -78,7 +78,7 @@ async def _until_up(url: str, process: asyncio.subprocess.Process, log: Path) ->
 async def seen_by(person: str, url: str) -> Any:
     """What the script of this name, a person in the browser, saw there."""
     process = await asyncio.create_subprocess_exec(
-        *(PYTHON, HERE / f"{person}.py", url, str(CHROMIUM)),
+        *(OPEN_WEBUI, HERE / f"{person}.py", url, str(CHROMIUM)),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

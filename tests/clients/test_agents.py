@@ -18,20 +18,16 @@ from typing import Any
 import pytest
 from engine_double import Job
 from gateway_appliance import MODEL, Appliance, make_live, starting
+from installed import BINARIES, needs
 from spoken import as_model, call, speaking
 
 from tandem.text.detokenize import decode
 from tandem.text.tokenizer import Tokenizer
 from tandem.text.vocabulary import read_vocabulary
 
-BINARIES = Path(__file__).parents[2] / ".venv-clients" / "npm" / "node_modules" / ".bin"
 THINKING = "<think>\nA command does it.\n</think>\n\n"
 OUTPUT, COMMAND = "grüezi-42", "printf 'grüezi-%s' $((6 * 7))"  # what it prints stands nowhere in what was said before
-pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(300)]
-
-
-def installed(name: str) -> pytest.MarkDecorator:
-    return pytest.mark.skipif(not (BINARIES / name).exists(), reason=f"`make test-clients` installs {name}")
+pytestmark = [pytest.mark.anyio, pytest.mark.clients, pytest.mark.timeout(300)]
 
 
 @pytest.fixture
@@ -80,7 +76,7 @@ def prompt_of_the_last(appliance: Appliance) -> str:
     return decode(appliance.service.prompts.tokenizer, appliance.engine.requests[-1].tokens)
 
 
-@installed("codex")
+@needs(BINARIES / "codex")
 async def test_a_session_of_codex(tmp_path: Path) -> None:
     settings = tmp_path / "codex"
     settings.mkdir()
@@ -100,7 +96,7 @@ async def test_a_session_of_codex(tmp_path: Path) -> None:
     assert "A command does it." in read  # its thinking came back with the tool's result
 
 
-@installed("claude")
+@needs(BINARIES / "claude")
 async def test_a_session_of_claude_code(tmp_path: Path) -> None:
     async with thinker(tmp_path, "Bash", command=COMMAND, description="greet") as appliance:
         flags = ("--model", MODEL, "--allowedTools", "Bash", "--output-format", "stream-json", "--verbose")

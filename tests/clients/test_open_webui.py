@@ -1,7 +1,7 @@
 """Open WebUI from PyPI in a real browser: a script behind the real gateway, then the real appliance.
 
-`make test-open-webui` installs it aside, without what it has for documents, speech and pictures; the browser is the
-system's Chromium. Without either the tests are skipped.
+`make test-clients` installs it aside, without what it has for documents, speech and pictures. Without it or a Chromium
+these tests are skipped.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from engine_double import Job
 from gateway_appliance import make_live, starting
-from open_webui import installed, open_webui, seen_by
+from open_webui import both_installed, open_webui, seen_by
 from rows import finished
 from spoken import as_model, speaking
 from wire_appliance import Appliance, until
@@ -27,7 +27,7 @@ from tandem.text.detokenize import decode
 from tandem.text.tokenizer import Tokenizer
 from tandem.text.vocabulary import read_vocabulary
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(600), *installed]
+pytestmark = [pytest.mark.anyio, pytest.mark.clients, pytest.mark.timeout(600), *both_installed]
 TASK = {"title": "Two rivers", "tags": ["Water"], "follow_ups": ["Why is that?"]}
 SEEN = ("status", "answer", "thinking", "follow-up", "title")
 NO_TOOLS = {"capabilities": {"builtin_tools": False}}  # they are most of the small model's window

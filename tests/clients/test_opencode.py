@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from engine_double import Job
 from gateway_appliance import make_live, starting
+from installed import BINARIES, needs
 from rows import finished
 from spoken import as_model, call, speaking
 from wire_appliance import Appliance, until
@@ -27,12 +28,12 @@ from tandem.text.detokenize import decode
 from tandem.text.tokenizer import Tokenizer
 from tandem.text.vocabulary import read_vocabulary
 
-OPENCODE = Path(__file__).parents[2] / ".venv-clients" / "npm" / "node_modules" / ".bin" / "opencode"
+OPENCODE = BINARIES / "opencode"
 pytestmark = [
     pytest.mark.anyio,
-    pytest.mark.slow,
+    pytest.mark.clients,
     pytest.mark.timeout(600),
-    pytest.mark.skipif(not OPENCODE.exists(), reason="`make test-clients` installs opencode"),
+    needs(OPENCODE),
 ]
 QUIET = ("AUTOUPDATE", "MODELS_FETCH", "LSP_DOWNLOAD", "DEFAULT_PLUGINS")
 
