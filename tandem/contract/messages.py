@@ -87,6 +87,7 @@ class Generate(Message, frozen=True):
     task: bool = False  # a client's request beside its conversation: a title, tags. No turn of a conversation follows
     images: bool = False  # only slot 0 takes them
     anew: bool = False  # every token is read, whatever was kept of others
+    keep_for: float = 0.0  # seconds from now that memory keeps what this conversation leaves, before that of others
 
 
 class Cancel(Message, frozen=True):

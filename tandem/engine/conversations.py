@@ -45,11 +45,21 @@ class _Known:
     held: tuple[Held, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Pin:
+    """A conversation that its client asked to keep."""
+
+    kept: Resident
+    hold: Hold
+    until: float
+
+
 class Conversations:
     def __init__(self, slots: Several[Slot], caches: Caches) -> None:
         self._slots = slots
         self.caches = caches
         self._known: WeakKeyDictionary[Request, _Known] = WeakKeyDictionary()
+        self._pins: list[_Pin] = []
         self._view: CachesView | None = None
         self._next_view = 0.0
         self._unwritten: set[int] = set()  # idle slots whose rows the disk had no room for yet
@@ -158,12 +168,14 @@ class Conversations:
             kept = slot.resumable(head)
             self.caches.store_head(self._prompt(sequence.request), kept, slot.state, slot.anchors)
 
-    def ended(self, slot: Slot, sequence: Sequence) -> None:
-        """It has left its slot: who was put aside comes back; what it leaves is written behind."""
+    def ended(self, slot: Slot, sequence: Sequence, now: float) -> None:
+        """It has left its slot: who was put aside comes back; what it leaves is written behind, and kept in memory
+        where its client asked for that."""
         if sequence.restore is not None:
             sequence.restore.cancel()
         if (aside := slot.aside) is None:
             self.write_behind(slot)
+            self._pin(slot, sequence, now)
             return
         right = aside.shared
         if aside.hold is not None:
@@ -176,6 +188,22 @@ class Conversations:
         if kept.rows and not kept.is_errand:
             missing = self.caches.write_behind(self._prompt_of(kept), kept.rows, slot.state, slot.anchors)
         (self._unwritten.add if missing else self._unwritten.discard)(slot.index)
+
+    def _pin(self, slot: Slot, sequence: Sequence, now: float) -> None:
+        """Pins end with their time; a conversation that went on has one, of its last turn."""
+        kept = slot.kept
+        for pin in list(self._pins):
+            is_outgrown = pin.kept.scope == kept.scope and kept.tokens[: len(pin.kept.tokens)] == pin.kept.tokens
+            if now >= pin.until or is_outgrown:
+                self._pins.remove(pin)
+                self.caches.release(pin.hold)
+        if not sequence.request.ask.keep_for or not kept.rows:
+            return
+        hold = self.caches.pin(self._prompt_of(kept), kept.rows, slot.state, slot.anchors)
+        if hold is None:
+            log.info("[caches] %s asked to be kept: no room for %d rows", sequence.request.ask.id, kept.rows)
+            return
+        self._pins.append(_Pin(kept, hold, now + sequence.request.ask.keep_for))
 
     def rest(self) -> None:
         """Nobody runs: the disk may have room now for what it had none for."""

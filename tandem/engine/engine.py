@@ -229,7 +229,7 @@ class Engine:
             self._give_up()
         for slot in self.schedule.ended:
             sequence = slot.end(now)
-            self.conversations.ended(slot, sequence)
+            self.conversations.ended(slot, sequence, now)
             self.memory.retired(sequence)
             sequence.followed.end()
             self.schedule.note_duration(now - sequence.admitted)

@@ -83,6 +83,7 @@ def make_job(
             conversation=hints.conversation,
             task=hints.is_task,
             anew=wanted.cache_prompt is False,
+            keep_for=wanted.keep_for,
         )
         for index, prompt in enumerate(prompt for prompt in prompts for _ in range(copies))
     )

@@ -68,8 +68,13 @@ class Generation(Struct, frozen=True, kw_only=True):
     store: Ignored = None
     safety_identifier: Ignored = None
     prompt_cache_key: Ignored = None
-    prompt_cache_retention: Ignored = None
+    prompt_cache_retention: Literal["in_memory", "in-memory", "24h"] | None = None
     service_tier: Ignored = None
+
+    @property
+    def keep_for(self) -> float:
+        """Seconds that memory is to keep what the conversation leaves; 0: as long as nobody wants the room."""
+        return 86400.0 if self.prompt_cache_retention == "24h" else 0.0
 
     @property
     def num_top(self) -> int | None:

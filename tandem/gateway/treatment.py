@@ -78,7 +78,7 @@ FIELDS: Final[dict[str, Field]] = {
     "store": _accepted("nothing is kept"),
     "safety_identifier": _accepted("nothing is kept by user"),
     "prompt_cache_key": _accepted("prompts are found again by their tokens"),
-    "prompt_cache_retention": _accepted("caches are the appliance's"),
+    "prompt_cache_retention": _honoured("`24h`: memory keeps the conversation for a day, as far as there is room"),
     "service_tier": _accepted("there is one"),
     "prediction": _accepted("guesses are the appliance's, and change no answer"),
     "verbosity": _accepted("the model has no such word"),

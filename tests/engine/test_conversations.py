@@ -287,3 +287,25 @@ def test_what_is_found_or_new_or_a_title_misses_nothing() -> None:
     driver.turn(title(1))
     driver.until_idle()
     assert all(driver.started(id).missed is None for id in ("a1", "a2", "t1"))
+
+
+def test_what_a_client_asked_to_keep_outlives_the_others_until_its_time() -> None:
+    """Memory has room for about two conversations; four more come by."""
+    driver = hand(plan_of((512,), memory=3000), is_row_invariant=True)
+    chat = Chat("a", 1)
+    request = structs.replace(chat.turn(), keep_for=600.0)
+    driver.turn(request)
+    driver.until_idle()
+    chat.tokens += tuple(driver.tokens(request.id))
+    for seed in range(4):
+        Chat("bcde"[seed], 2 + seed).go(driver)
+    before = len(chat.tokens)
+    request = structs.replace(chat.turn(), keep_for=600.0)
+    driver.turn(request)
+    driver.until_idle()
+    assert driver.finished(request.id).cached_tokens == before - 1
+    assert driver.tokens(request.id) == cold(request)
+    assert len(driver.engine.conversations._pins) == 1  # of the last turn
+    driver.turn(seconds=700.0)
+    Chat("f", 9).go(driver)
+    assert not driver.engine.conversations._pins

@@ -59,6 +59,7 @@ SHOWS: dict[str, dict[str, Any]] = {
     "grammar": {"grammar": "start: /a+/"},
     "end_loops": {"end_loops": True},
     "cache_prompt": {"cache_prompt": False},
+    "prompt_cache_retention": {"prompt_cache_retention": "24h"},
     "tools": {"tools": TOOLS},
     "tool_choice": {"tools": [CLOCK], "tool_choice": "required"},
     "parallel_tool_calls": {"tools": TOOLS, "parallel_tool_calls": False},
