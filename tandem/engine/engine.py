@@ -55,6 +55,7 @@ log = logging.getLogger("tandem.engine")
 DRAINING_RETRY: Final = 5.0  # seconds; a restart is usually over by then
 IDLE_WAIT: Final = 0.5  # seconds between two signs of life of an idle engine, and two looks at memory
 MEMORY_WAIT: Final = 0.1  # seconds between two looks at memory while someone waits for it
+_PASSES_BESIDE: Final = 2  # of a prompt, between two rounds of those who write
 HEALTH_EVERY: Final = 0.05  # seconds between two pictures of an engine in which nobody comes or goes
 
 
@@ -347,11 +348,18 @@ class Engine:
             self.conversations.rest()
         self.check_integrity()
 
+    @property
+    def _rows_at_once(self) -> int:
+        """Of a prompt. Where any number of rows has the same bits, writing slots wait for a part of a chunk only."""
+        if self._model.is_row_invariant and self.schedule.writing:
+            return min(self._chunk, _PASSES_BESIDE * self._model.row_bucket)
+        return self._chunk
+
     def _read_chunk(self, slot: Slot) -> None:
         sequence = running_on(slot)
         sequence.last_chunk = self._turns
         began = self._world.clock()
-        rows = round.read_chunk(self._model, slot, self._chunk)
+        rows = round.read_chunk(self._model, slot, self._rows_at_once)
         ended = self._world.clock()
         if rows:
             self.conversations.read(slot, rows)

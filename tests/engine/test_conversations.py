@@ -309,3 +309,18 @@ def test_what_a_client_asked_to_keep_outlives_the_others_until_its_time() -> Non
     driver.turn(seconds=700.0)
     Chat("f", 9).go(driver)
     assert not driver.engine.conversations._pins
+
+
+def test_writing_slots_wait_for_a_part_of_a_chunk_only_where_rows_are_invariant() -> None:
+    for is_row_invariant, longest in ((True, 8), (False, 32)):
+        plan = structs.replace(engine_plan((512, 512), chunk=32), bytes_a_token=8)
+        driver = hand(plan, row_bucket=4, is_row_invariant=is_row_invariant)
+        driver.turn(ask("writes", (1, 2, 3), 40))
+        driver.turn()
+        driver.model.passes.clear()
+        request = ask("reads", tuple(at % 60 + 1 for at in range(100)), 3)
+        driver.turn(request)
+        driver.until_idle()
+        assert max(rows for blocks in driver.model.passes for rows in blocks) == longest
+        expected = alone(request, plan, is_row_invariant)
+        assert driver.tokens("reads") == expected
