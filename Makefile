@@ -2,7 +2,7 @@
 # `.tandem` beside this file. ARGS goes to the command: `make up ARGS="--set listen.port=8100"`.
 
 .DEFAULT_GOAL := help
-.PHONY: help up down status logs test test-slow test-gpu test-clients check fix bench image-lint installed venv venv-dev venv-gpu
+.PHONY: help up down status logs test test-slow test-gpu test-clients test-libraries client-libraries check fix bench image-lint installed venv venv-dev venv-gpu
 
 # The first interpreter that is new enough; PYTHON=... chooses another. Only asked for when a target needs it.
 find-python = $(shell for python in python3 python3.13 python3.12 python3.11 python3.14; do \
@@ -36,10 +36,8 @@ test-gpu: venv-gpu ## what only a CUDA device can show: bits, speeds, memory (un
 # Each in an environment of its own below CLIENTS. Open WebUI comes without what it has for documents, speech and pictures,
 # which is torch and gigabytes. The browser is the system's Chromium, or else one that is fetched, where that is possible.
 CLIENTS := .cache/clients
-test-clients: venv-dev ## other people's clients, installed aside (3 GB): LangChain, LiteLLM, llm, opencode, Codex, Claude Code, Open WebUI
-	for name in libraries open-webui; do \
-		test -x $(CLIENTS)/$$name/bin/python || .venv/bin/python -m venv $(CLIENTS)/$$name || exit; done
-	$(CLIENTS)/libraries/bin/python -m pip install --quiet --upgrade-strategy only-if-needed -r tests/clients/requirements.txt
+test-clients: client-libraries ## other people's clients, installed aside (3 GB): LangChain, LiteLLM, llm, opencode, Codex, Claude Code, Open WebUI
+	test -x $(CLIENTS)/open-webui/bin/python || .venv/bin/python -m venv $(CLIENTS)/open-webui
 	! command -v npm >/dev/null || npm install --prefix $(CLIENTS)/npm --no-audit --no-fund \
 		opencode-ai@1 @openai/codex@0 @anthropic-ai/claude-code@2
 	$(CLIENTS)/open-webui/bin/python -m pip install --quiet -r tests/clients/open_webui_requirements.txt
@@ -48,6 +46,13 @@ test-clients: venv-dev ## other people's clients, installed aside (3 GB): LangCh
 		PLAYWRIGHT_BROWSERS_PATH="$(CURDIR)/$(CLIENTS)/browsers" \
 		timeout 300 $(CLIENTS)/open-webui/bin/python -m playwright install chromium || true
 	.venv/bin/python -m pytest -m clients -rs tests/clients $(ARGS)
+
+test-libraries: client-libraries ## of these, the libraries alone: LangChain, LiteLLM, llm
+	.venv/bin/python -m pytest -m clients -rs tests/clients/test_clients.py $(ARGS)
+
+client-libraries: venv-dev
+	test -x $(CLIENTS)/libraries/bin/python || .venv/bin/python -m venv $(CLIENTS)/libraries
+	$(CLIENTS)/libraries/bin/python -m pip install --quiet --upgrade-strategy only-if-needed -r tests/clients/requirements.txt
 
 check: lint test ## all that must pass before a change lands, but for the slow tests; edits nothing
 

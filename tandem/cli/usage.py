@@ -103,7 +103,7 @@ def _sum(totals: list[Total]) -> dict[str, int]:
     return {
         "requests": sum(total.requests for total in totals),
         "failed": sum(total.failed for total in totals),
-        "read": sum(total.prompt_tokens for total in totals),
+        "prompt": sum(total.prompt_tokens for total in totals),
         "cached": sum(total.cached_tokens for total in totals),
         "written": sum(total.completion_tokens for total in totals),
     }

@@ -63,7 +63,7 @@ def tell(row: Row) -> list[str]:
     if row.task:
         lines.append("  a task beside a conversation: it disturbs none")
     if row.kind:
-        lines.append(f"  {row.kind}, {row.package}, effort {row.effort}, by stage {row.stage}")
+        lines.append(f"  {_shaped(row)}")
     if row.slot is not None:
         lines.append(f"  slot {row.slot}: {row.reason}")
     if row.prompt_tokens:
@@ -71,16 +71,37 @@ def tell(row: Row) -> list[str]:
     if (missed := _missed(row)) is not None:
         lines.append(f"  {missed}")
     times = (
+        ("shaped in", _asking(row)),
         ("waited", row.queue_seconds),
         ("read for", row.prefill_seconds),
         ("first word after", row.ttft_seconds),
-        (f"wrote {row.completion_tokens:,} tokens in", row.decode_seconds),
+        (f"wrote {row.completion_tokens:,} token{'' if row.completion_tokens == 1 else 's'} in", row.decode_seconds),
         ("in all", row.total_seconds),
     )
     lines.append("  " + ", ".join(f"{what} {seconds:.2f} s" for what, seconds in times if seconds is not None))
     if row.drafted:
         lines.append(f"  {row.accepted:,} of {row.drafted:,} guesses were right, in {row.rounds:,} rounds")
     return lines
+
+
+def _shaped(row: Row) -> str:
+    """What the conductor made of it, and who was asked."""
+    effort = [f"effort {row.effort}"] if row.effort else []
+    said = [
+        f"{who} said {answer} after {seconds:.2f} s"
+        for who, answer, seconds in (
+            ("the decider", row.decider_answer, row.decider_seconds),
+            ("the model", row.model_answer, row.model_seconds),
+        )
+        if answer and seconds is not None
+    ]
+    return ", ".join([row.kind, row.package, *effort, f"by stage {row.stage}", *said])
+
+
+def _asking(row: Row) -> float | None:
+    """Seconds that the conductor's questions took before anything else."""
+    asked = [seconds for seconds in (row.decider_seconds, row.model_seconds) if seconds is not None]
+    return sum(asked) if asked else None
 
 
 def _reading(row: Row) -> str:

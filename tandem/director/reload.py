@@ -17,7 +17,7 @@ from tandem.director.state import State
 from tandem.director.trial import propose, refuse
 from tandem.director.watch import Contents, read_contents
 from tandem.errors import CannotStart, DocumentError, TandemError
-from tandem.planner.diff import ChangeClass, diff
+from tandem.planner.diff import MOVES, ChangeClass, diff
 
 OURS: Final = frozenset({"TANDEM_RUN", "TANDEM_LOGS"})  # set for our own processes; they override no document
 UNCHANGED: Final = "nothing was changed, the running plan stays as it is"
@@ -92,7 +92,7 @@ def apply(state: State, judgement: Judgement, at: float) -> State:
     change = diff(state.plan, judgement.plan)
     sentence = "; ".join(change.sentences)
     if change.moves:
-        return refuse(state, "the appliance itself moves: `tandem down`, then `tandem up`", sentence + "\n", at)
+        return refuse(state, MOVES, sentence + "\n", at)
     if change.kind is not ChangeClass.NONE:
         return propose(state, judgement.plan, str(change.kind), sentence, at)
     if state.report is None or state.report.outcome not in ("refused", "rolled_back"):

@@ -159,7 +159,9 @@ class Case:
         for slot in self.slots:
             if self.continues(slot):
                 return f"its conversation leaves slot {slot.index} ({slot.window:,} tokens)"
-        if any(held.rows > self.ask.head_end for held in self.elsewhere):
+        if self.ask.anew:
+            return "to be read anew"
+        if any(held.rows > self.ask.head_end and held.rows >= DETOUR for held in self.elsewhere):
             return "its conversation comes back"
         return "new conversation"
 

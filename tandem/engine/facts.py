@@ -56,6 +56,7 @@ class Ask:
     own_work: bool = False
     task: bool = False  # no turn of a conversation follows it
     images: bool = False
+    anew: bool = False  # nothing that was kept is for it
 
     @property
     def is_errand(self) -> bool:

@@ -45,6 +45,7 @@ class Waiting:
             own_work=ask.own_work,
             task=ask.task,
             images=ask.images,
+            anew=ask.anew,
         )
 
     def facts(self, slot: Slot, is_free: bool, stash_room: int, given: tuple[Request, Take] | None) -> SlotFacts:

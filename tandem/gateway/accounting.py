@@ -93,6 +93,7 @@ class Account:
         self.began = began  # monotonic
         self.caller: Caller = ANYONE
         self.client = ""
+        self.request_id = ""
         self.streamed = False
         self.error: ApiError | None = None
         self.has_left = False
@@ -156,6 +157,7 @@ class Account:
             drafted=sum(f.drafted for f in finished) if finished else None,
             accepted=sum(f.accepted for f in finished) if finished else None,
             **decided(self.decision),
+            request_id=self.request_id,
             missed_at=self.missed.at if self.missed else None,
             missed_of=self.missed.of if self.missed else None,
             task=self.job is not None and self.job.requests[0].task,

@@ -150,7 +150,7 @@ def health_of(service: Service, has_started: bool) -> Health:
     return Health(
         ready=has_started,
         state=state,
-        sentence=f"{service.in_flight} requests in flight",
+        sentence=f"{service.in_flight} request{'' if service.in_flight == 1 else 's'} in flight",
         running=service.in_flight,
         resident_bytes=psutil.Process().memory_info().rss,
     )

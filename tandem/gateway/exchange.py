@@ -47,6 +47,7 @@ class Exchange(Generic[Wanted]):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._account.caller, self._account.client = caller_of(scope), client_of(scope)
+        self._account.request_id = scope["state"].get("request_id", "")
         with self._service.counted(self._account):
             try:
                 wanted, generation = await self._read(scope, receive)

@@ -37,7 +37,7 @@ _REMEMBERED: Final = b"600"
 
 
 class Gate:
-    """Wraps the application. Adds `X-Request-Id` to every answer and `state["caller"]` to every scope it lets in."""
+    """Wraps the application. Adds `X-Request-Id` to every answer; that and `state["caller"]` to scopes it lets in."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self._app = app
@@ -65,7 +65,9 @@ class Gate:
             if is_preflight(scope["method"], headers):
                 await respond(send_with_headers, 204, _preflight(headers), b"")
                 return
-            scope.setdefault("state", {})["caller"] = self._authenticate(access_of(scope["path"]), headers)
+            state = scope.setdefault("state", {})
+            state["request_id"] = request_id.decode()
+            state["caller"] = self._authenticate(access_of(scope["path"]), headers)
             await self._app(without_head(scope), receive, send_with_headers)
         except ApiError as error:
             await respond(send_with_headers, error.status, error.headers, envelope(scope["path"], error))

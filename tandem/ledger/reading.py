@@ -10,18 +10,20 @@ from tandem.ledger.schema import Row
 
 
 def read_row(path: Path, id: str | None) -> Row:
-    """The row of a request, by its id or the beginning of one; None: of the last that came.
+    """The row of a request, by its id, the beginning of one, or the `X-Request-Id` of its answer; None: of the last.
 
     Raises `CannotStart` when there is no ledger, no such row, or more than one begins so.
     """
     if not path.exists():
         raise CannotStart(f"there is no ledger at {path}", "it appears with the first request that was served")
     wanted = id or ""
-    query = "SELECT * FROM requests WHERE substr(id, 1, ?) = ? ORDER BY at DESC LIMIT 2"
     try:
         connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
         connection.row_factory = sqlite3.Row
         try:
+            columns = {column["name"] for column in connection.execute("PRAGMA table_info(requests)")}
+            names = "id" if "request_id" not in columns else "iif(request_id = ?2, request_id, id)"
+            query = f"SELECT * FROM requests WHERE substr({names}, 1, ?1) = ?2 ORDER BY at DESC LIMIT 2"
             found = connection.execute(query, (len(wanted), wanted)).fetchall()
         finally:
             connection.close()

@@ -56,6 +56,7 @@ class Row(msgspec.Struct, frozen=True):
     missed_at: int | None = None  # a conversation was cold: tokens of it that agree with what a slot held
     missed_of: int | None = None  # tokens that the slot held
     task: bool = False  # a title, tags and the like, beside a conversation
+    request_id: str = ""  # the `X-Request-Id` that its answer carried
 
 
 MIGRATIONS: Final = (
@@ -89,6 +90,9 @@ MIGRATIONS: Final = (
     ALTER TABLE requests ADD COLUMN missed_of INTEGER;
     """,
     "ALTER TABLE requests ADD COLUMN task INTEGER NOT NULL DEFAULT 0;",
+    """
+    ALTER TABLE requests ADD COLUMN request_id TEXT NOT NULL DEFAULT '';
+    """,
 )
 
 _COLUMNS: Final = Row.__struct_fields__

@@ -18,11 +18,12 @@ def engine_parts(held: int, loaded: int, kv: Iterable[KvUsage], caches: int) -> 
     workspace: graphs, temporaries of passes, what the allocator keeps. Without the KV pool nobody knows which rows
     have memory: `kv` is empty, and they are part of that rest.
     """
-    parts = [MemoryPart("weights and runtime", loaded)]
-    parts += [MemoryPart(f"rows of slot {usage.slot}, {usage.kind}", usage.committed) for usage in kv]
-    parts.append(MemoryPart("caches", caches))
-    rest = "workspace" if len(parts) > 2 else "rows and workspace"
-    return (*parts, MemoryPart(rest, held - sum(part.bytes for part in parts)))
+    rows = [MemoryPart(f"rows of slot {usage.slot}, {usage.kind}", usage.committed) for usage in kv]
+    others = [*rows, MemoryPart("caches", caches)]
+    left = held - sum(part.bytes for part in others)
+    weights = MemoryPart("weights and runtime", min(loaded, left))  # the heap may have shrunk since they were loaded
+    rest = MemoryPart("workspace" if rows else "rows and workspace", left - weights.bytes)
+    return (weights, *others, rest)
 
 
 def memory_view(reading: MemoryReading, engine: Iterable[MemoryPart], processes: Mapping[str, int]) -> MemoryView:

@@ -12,6 +12,8 @@ import msgspec
 from tandem.contract.plan import EnginePlan, Plan, RolePlan
 from tandem.units import format_bytes, format_duration
 
+MOVES: Final = "`state` cannot move under a running appliance: put it back, `tandem down`, then edit and `tandem up`"
+
 
 class ChangeClass(StrEnum):
     """How deep an edit cuts; the worst difference decides."""
@@ -151,7 +153,7 @@ def _value(name: str, value: Any) -> str:
 
 def _consequences(restarts: tuple[str, ...], stops: tuple[str, ...], moves: bool) -> Iterator[str]:
     if moves:
-        yield "the appliance itself moves: `tandem down`, then `tandem up`"
+        yield MOVES
         return
     if "gateway" in restarts:
         yield "the gateway drains and restarts: running answers finish, new connections wait a moment"

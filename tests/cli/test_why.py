@@ -69,3 +69,13 @@ def test_a_request_that_never_got_a_slot() -> None:
     words = told(status=503, finish="queue_timeout", slot=None, queue_seconds=None, prefill_seconds=None,
                  decode_seconds=None, ttft_seconds=None, drafted=None)  # fmt: skip
     assert "503 queue_timeout" in words and "slot 1" not in words and "in all 1.75 s" in words and "None" not in words
+
+
+def test_what_the_conductor_made_of_it_and_how_long_it_asked() -> None:
+    words = told(kind="code", package="plain", stage="B", decider_answer="late", decider_seconds=0.4,
+                 model_answer="class=code", model_seconds=1.1)  # fmt: skip
+    assert (
+        "code, plain, by stage B, the decider said late after 0.40 s, the model said class=code after 1.10 s" in words
+    )
+    assert "shaped in 1.50 s, waited 0.01 s" in words
+    assert "effort high" in told(kind="code", package="plain", effort="high", stage="A")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from tandem.errors import CannotStart
 from tandem.ledger.reading import read_row
@@ -76,3 +77,14 @@ def test_a_ledger_that_its_gateway_has_not_yet_brought_forward(tmp_path: Path) -
     )
     connection.close()
     assert read_row(path, None).missed_at is None
+
+
+def test_by_the_id_that_any_answer_carries(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    connection = open_ledger(path)
+    written = structs.replace(row("chat-1", 1.0), request_id="mine-7")
+    connection.execute(INSERT, [getattr(written, name) for name in Row.__struct_fields__])
+    connection.close()
+    assert read_row(path, "mine-7").id == "chat-1"
+    with pytest.raises(CannotStart, match="no request"):
+        read_row(path, "mine")

@@ -18,6 +18,8 @@ def test_an_engine_is_the_sum_of_its_parts(held: int, loaded: int, caches: int, 
     parts = engine_parts(held, loaded, kv, caches)
     assert sum(part.bytes for part in parts) == held
     assert [part.bytes for part in parts[1 : 1 + len(rows)]] == rows
+    if sum(rows) + caches <= held:
+        assert all(part.bytes >= 0 for part in parts), "also when less is held than once was loaded"
 
 
 def test_rows_that_nobody_counts_are_named_with_the_rest() -> None:

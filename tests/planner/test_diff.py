@@ -6,7 +6,7 @@ from boxes import EXAMPLE, LAPTOP, plan
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.planner.diff import ChangeClass, diff
+from tandem.planner.diff import MOVES, ChangeClass, diff
 from tandem.units import GIB
 
 BASE = plan(box=LAPTOP)
@@ -108,7 +108,7 @@ def test_another_state_directory_moves_the_appliance() -> None:
     change = diff(BASE, plan("state=/srv/elsewhere", box=LAPTOP))
     assert change.moves
     assert change.restarts == ("director", "gateway", "engine")
-    assert change.sentences[-1] == "the appliance itself moves: `tandem down`, then `tandem up`"
+    assert change.sentences[-1] == MOVES
 
 
 def test_a_program_that_is_gone_stops() -> None:
