@@ -26,11 +26,31 @@ def read(kind: type[Body], body: bytes) -> tuple[Body, tuple[str, ...]]:
         sentence, param = _explain(str(error), kind)
         raise ApiError(400, "invalid_value", sentence, param=param) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        if (whole := with_whole_characters(body)) != body:
+            return read(kind, whole)
         raise ApiError(400, "invalid_json", f"the body is not valid JSON: {error}") from None
     except RecursionError:
         raise ApiError(400, "invalid_json", "the body is nested too deeply") from None
     known = {field.encode_name for field in msgspec.structs.fields(kind)}
     return wanted, tuple(name for name in names if name not in known)
+
+
+_ESCAPE: Final = re.compile(rb"\\u[dD][89abAB]..(?:\\u[dD][c-fC-F]..)?|\\u[dD][c-fC-F]..|\\.", re.DOTALL)
+_PAIR: Final = 12  # bytes of both halves
+
+
+def with_whole_characters(body: bytes) -> bytes:
+    """JSON without halves of surrogate pairs: each becomes U+FFFD.
+
+    A client written in JavaScript that cuts an emoji in two sends half of one, and sends it again with every turn.
+    """
+
+    def whole(found: re.Match[bytes]) -> bytes:
+        escape = found[0]
+        is_half = len(escape) not in (2, _PAIR)
+        return rb"\ufffd" if is_half else escape
+
+    return _ESCAPE.sub(whole, body)
 
 
 def convert(kind: type[Body], fields: Mapping[str, Any]) -> Body:
