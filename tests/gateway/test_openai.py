@@ -35,7 +35,6 @@ BAD = [
     (b"{", "invalid_json", None),
     (b"\xff\xfe", "invalid_json", None),
     (b'{"messages":[{"role":"user","content":"\xff"}]}', "invalid_json", None),
-    (b'{"messages":[{"role":"user","content":"\\ud800"}]}', "invalid_json", None),
     (b'{"x":' + b"[" * 50_000 + b"]" * 50_000 + b"}", "invalid_json", None),
     (b"[]", "invalid_value", None),
     (b"{}", "invalid_value", "messages"),
