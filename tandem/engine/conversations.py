@@ -96,11 +96,12 @@ class Conversations:
         sequence.resumed = sequence.read = self._first_rows(slot, sequence)
         lender = self._slots[take.carry_from] if take.carry_from is not None else None
         moves = lender is not None and take.moves and lender.sequence is None
-        slot.begin(sequence, aside, None if lender is None else lender.kept if moves else NOTHING_KEPT)
+        copied = None if lender is None else lender.kept if moves else NOTHING_KEPT
         if sequence.restore is not None:
             sequence.restore.begin(slot.state)
         if lender is not None and moves:
             lender.forget()
+        slot.begin(sequence, aside, copied)  # last: what fails before leaves the slot free
 
     def _first_rows(self, slot: Slot, sequence: Sequence) -> int:
         """How many rows of the sequence lie in the slot when it begins there."""
@@ -137,12 +138,11 @@ class Conversations:
         if not held:
             return Missed(0, 0)
 
-        def nearness(each: tuple[int, Resident]) -> tuple[bool, int]:
-            is_same = bool(ask.conversation) and each[1].conversation == ask.conversation
-            return is_same, num_agreeing(ask.tokens, each[1].tokens)
-
-        index, kept = max(held, key=nearness)
-        at = nearness((index, kept))[1]
+        near = [
+            (bool(ask.conversation) and kept.conversation == ask.conversation, num_agreeing(ask.tokens, kept.tokens))
+            for _, kept in held
+        ]
+        (_, at), (index, kept) = max(zip(near, held, strict=True), key=lambda each: each[0])
         around = slice(max(0, at - _QUOTED), at + _QUOTED)
         ours, theirs = ask.tokens[around], kept.tokens[around]
         return Missed(at, len(kept.tokens), index, ours, theirs, at - around.start)
@@ -228,10 +228,8 @@ class Conversations:
     def _put_aside(self, slot: Slot, guest: Sequence) -> Aside:
         kept = slot.kept
         overwritten = min(kept.rows, len(guest.prompt) + guest.max_tokens)
-        return Aside(kept, overwritten, guest.take.resume_at, self._stash(slot, kept, overwritten))
-
-    def _stash(self, slot: Slot, kept: Resident, rows: int) -> Hold | None:
-        return self.caches.stash(self._prompt_of(kept), rows, slot.state)
+        hold = self.caches.stash(self._prompt_of(kept), overwritten, slot.state)
+        return Aside(kept, overwritten, guest.take.resume_at, hold)
 
     def _park(self, slot: Slot) -> None:
         kept = slot.kept

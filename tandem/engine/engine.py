@@ -279,11 +279,10 @@ class Engine:
         returning = self.schedule.returning
         is_alone = len(returning) == len(self.schedule.running)
         for slot in returning:
-            sequence = running_on(slot)
-            with self._outbox.refusing(sequence.request):
+            with round.ending_only([slot]):
                 if self.conversations.advance(slot, is_alone):
-                    self._outbox.started(sequence)
-                    self._outbox.phase(sequence)
+                    self._outbox.started(running_on(slot))
+                    self._outbox.phase(running_on(slot))
 
     # --- send ---
 

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from tandem.contract.messages import Cancel, Generate, Sampling
+from tandem.contract.messages import Cancel, Generate, RefusalCode, Sampling
 from tandem.contract.plan import CachesPlan, DiskCachePlan, EnginePlan
 
 WINDOWS = {"one": (512,), "level": (512, 512, 512), "sides": (512, 256, 256)}
@@ -324,3 +324,23 @@ def test_writing_slots_wait_for_a_part_of_a_chunk_only_where_rows_are_invariant(
         assert max(rows for blocks in driver.model.passes for rows in blocks) == longest
         expected = alone(request, plan, is_row_invariant)
         assert driver.tokens("reads") == expected
+
+
+def test_rows_that_fail_on_their_way_end_their_request_and_nothing_else(tmp_path: Path) -> None:
+    driver, chat = hand(plan_of((512,), memory=0, disk=tmp_path), is_row_invariant=True), Chat("a", 1)
+    chat.go(driver)
+    Chat("b", 2).go(driver)
+    settle(driver)
+
+    def broken(slot: object, is_alone: bool) -> bool:
+        raise RuntimeError("our bug")
+
+    driver.engine.conversations.advance = broken  # type: ignore[method-assign, assignment]
+    request = chat.turn()
+    driver.turn(request)
+    driver.turn()
+    assert driver.refused(request.id).code is RefusalCode.FAILED
+    assert driver.engine.schedule.is_idle
+    del driver.engine.conversations.advance
+    Chat("c", 3).go(driver)
+    driver.engine.close()
