@@ -7,6 +7,7 @@ is named by its place in the client's own request.
 from __future__ import annotations
 
 import re
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -35,8 +36,9 @@ class ForeignChat(Dialect[Wanted]):
 
     places: Places
 
+    @abstractmethod
     def generation(self, wanted: Wanted) -> ChatRequest | CompletionRequest:
-        raise NotImplementedError
+        """The same in OpenAI's words. Raises `ApiError` 400 naming the client's own place."""
 
     async def prompts(self, wanted: Wanted, generation: Generation, prompts: Prompts) -> list[Prompt]:
         if isinstance(generation, CompletionRequest):
