@@ -51,11 +51,6 @@ class Found:
         """Of the last rows: what made this a hit, whatever held the head."""
         return self.steps[-1].source
 
-    @property
-    def disk_rows(self) -> int:
-        """Of `rows`, those that must be read from disk."""
-        return sum(step.rows for step in self.steps if isinstance(step.origin, Chunk))
-
 
 def find(prompt: Prompt, shelf: Shelf, disk: Disk | None, any_row: bool, can_rewind: bool) -> Found | None:
     """The most rows of a prompt after which its sequence can go on; None when there are none.

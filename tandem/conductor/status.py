@@ -40,12 +40,11 @@ class StatusLines:
         self._is_on = is_on
         self._held: str | None = None  # came too soon after the one before
         self._next = 0.0  # no line before
-        self._since = 0.0  # it does what it does
 
     def tell(self, doing: Doing, sentence: str, now: float) -> Line | None:
         """What is done now, in our own words."""
         if doing is not self.doing:
-            self.doing, self._since = doing, now
+            self.doing = doing
             if doing is Doing.READING:
                 self._next = max(self._next, now + QUIET)
         self.sentence = sentence
