@@ -7,6 +7,7 @@ Device thread only; nothing here waits for a disk but `Restore.finish` and `clos
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,6 +21,8 @@ from tandem.caches.restore import Restore
 from tandem.caches.shelf import Copy, Hold, Shelf
 from tandem.memory.budget import Level
 from tandem.model.state import SequenceState, Snapshot
+
+log = logging.getLogger("tandem.caches")
 
 
 @dataclass(slots=True)
@@ -131,7 +134,12 @@ class Caches:
         snapshots = {anchor.position: anchor for anchor in anchors}
         pieces = list(prompt.pieces(rows))
         for place, piece in enumerate(pieces):
-            if not self._write(self._disk, piece, state, snapshots.get(piece.end)):
+            try:
+                is_taken = self._write(self._disk, piece, state, snapshots.get(piece.end))
+            except OSError as error:  # the system has no memory for a copy
+                log.warning("[caches] nothing is written behind for now: %s", error)
+                is_taken = False
+            if not is_taken:
                 return len(pieces) - place
         return 0
 

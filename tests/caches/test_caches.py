@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from hypothesis import given, settings
@@ -14,6 +15,7 @@ from tandem.caches.chunk_file import Kind
 from tandem.caches.found import Source
 from tandem.caches.opening import DiskTier, open_caches
 from tandem.memory.budget import Level
+from tandem.model import saved
 
 # --- finding ---
 
@@ -183,6 +185,21 @@ def test_what_the_disk_has_no_time_for_is_dropped_and_may_come_again(tmp_path: P
         written(caches)
         assert load(caches, [*A, 11]) == 10
         assert caches.stats.disk and caches.stats.disk.dropped == dropped >= 1
+
+
+def test_no_memory_for_a_copy_costs_the_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an answer leaves is offered again later; the engine that offered it goes on."""
+    with opened(tmp_path) as caches:
+        state = reading(kv_state, A)
+        prompt = caches.prompt("one", A)
+
+        def full(size: int) -> NoReturn:
+            raise OSError(12, "Cannot allocate memory")
+
+        with monkeypatch.context() as short:
+            short.setattr(saved, "host_memory", full)
+            assert caches.write_behind(prompt, len(A), state) == 3
+        assert caches.write_behind(prompt, len(A), state) == 0
 
 
 def test_a_waiting_request_reads_ahead(tmp_path: Path) -> None:
