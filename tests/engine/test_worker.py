@@ -334,6 +334,7 @@ def test_a_window_that_the_model_does_not_have_is_a_sentence_not_a_traceback(run
 
 def test_a_role_works_between_two_passes_and_the_answer_is_the_same(run: Path) -> None:
     model = Stalling()
+    endless = 60_000  # passes: until its channel is closed
 
     async def scene(socket: Path) -> None:
         await ready(socket)
@@ -344,7 +345,7 @@ def test_a_role_works_between_two_passes_and_the_answer_is_the_same(run: Path) -
             await health(socket, lambda answer: answer.running == 1)
             assert len(model.passes) == before, "the device is the role's"
         assert text(await story(channel, "a")) == alone(ask("a", max_tokens=6))
-        channel.send(ask("b", max_tokens=400))
+        channel.send(ask("b", max_tokens=endless))
         while not isinstance(await channel.receive(), Tokens):
             pass
         with pytest.raises(NoTurn, match="slot 0 is busy"):
@@ -355,4 +356,4 @@ def test_a_role_works_between_two_passes_and_the_answer_is_the_same(run: Path) -
                 pass
         channel.close()
 
-    assert serving(run, scene, model) == 0
+    assert serving(run, scene, model, whole_plan(run, engine_plan(windows=[1 << 16, 64]))) == 0
