@@ -30,7 +30,7 @@ from tandem.engine.slot import NOTHING_KEPT, Aside, Request, Resident, Sequence,
 from tandem.memory.budget import Level
 from tandem.memory.pages import CommitRefused
 from tandem.model.interface import Model
-from tandem.model.native.library import families
+from tandem.model.native.library import build, families
 from tandem.units import MIB
 
 log = logging.getLogger("tandem.engine")
@@ -274,7 +274,7 @@ def open_conversations(plan: EnginePlan, model: Model, memory: MemoryKeeper) -> 
         disk = DiskTier(Path(caches.disk.path), caches.disk.size, caches.disk.max_age, waiting)
     opened = open_caches(
         plan.chunk,
-        _fingerprint(plan),
+        fingerprint(plan),
         like,
         memory.holdings,
         caches.memory,
@@ -293,11 +293,12 @@ _WAITING: Final = 4  # of the memory for copies, this part may wait to be writte
 _LEAST_WAITING: Final = 64 * MIB
 
 
-def _fingerprint(plan: EnginePlan) -> bytes:
+def fingerprint(plan: EnginePlan) -> bytes:
     """Whatever the bits of a row depend on beside its tokens: weights, arithmetic, code."""
     path = Path(plan.weights)
     files = sorted(path.iterdir()) if path.is_dir() else [path]
     looks = [(file.name, file.stat()) for file in files if file.exists()]
     weights = plan.weights_sha256 or [(name, seen.st_size, seen.st_mtime_ns) for name, seen in looks]
-    arithmetic = (plan.compute, plan.device, plan.threads, families(), torch.__version__, version("tandem-appliance"))
+    code = (families(), build(), torch.__version__, version("tandem-appliance"))
+    arithmetic = (plan.compute, plan.device, plan.threads, *code)
     return repr((weights, arithmetic)).encode()

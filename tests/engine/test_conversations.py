@@ -5,7 +5,7 @@ On the toy model, whose logits show any wrong row at once: one that is row invar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,9 @@ from msgspec import structs
 
 from tandem.contract.messages import Cancel, Generate, RefusalCode, Sampling
 from tandem.contract.plan import CachesPlan, DiskCachePlan, EnginePlan
+from tandem.engine.conversations import fingerprint
 
+CODE = "tandem.engine.conversations."
 WINDOWS = {"one": (512,), "level": (512, 512, 512), "sides": (512, 256, 256)}
 
 
@@ -344,3 +346,18 @@ def test_rows_that_fail_on_their_way_end_their_request_and_nothing_else(tmp_path
     del driver.engine.conversations.advance
     Chat("c", 3).go(driver)
     driver.engine.close()
+
+
+@pytest.mark.parametrize("change", [
+    lambda plan, patch: structs.replace(plan, compute="int8"),
+    lambda plan, patch: structs.replace(plan, threads=2),
+    lambda plan, patch: structs.replace(plan, weights_sha256="0" * 64),
+    lambda plan, patch: patch.setattr(CODE + "build", lambda: "compiled anew") or plan,
+    lambda plan, patch: patch.setattr(CODE + "families", lambda: ("portable",)) or plan,
+    lambda plan, patch: patch.setattr(CODE + "version", lambda package: "99") or plan,
+], ids=["compute", "threads", "weights", "build", "families", "version"])  # fmt: skip
+def test_rows_on_the_disk_are_those_of_one_arithmetic(
+    change: Callable[[EnginePlan, pytest.MonkeyPatch], EnginePlan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, plan = fingerprint(engine_plan()), change(engine_plan(), monkeypatch)
+    assert fingerprint(plan) == fingerprint(plan) != before

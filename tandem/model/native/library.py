@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 from ctypes import POINTER, Structure, c_float, c_int32, c_int64, c_void_p
 from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
@@ -51,11 +52,20 @@ class PassC(Structure):
 @cache
 def library() -> ctypes.CDLL | None:
     """None where it was not built: there was no compiler when the package was installed."""
-    for suffix in EXTENSION_SUFFIXES:
-        path = Path(__file__).with_name(f"_step{suffix}")
-        if path.exists():
-            return _declare(ctypes.CDLL(str(path)))
-    return None
+    path = _path()
+    return None if path is None else _declare(ctypes.CDLL(str(path)))
+
+
+@cache
+def build() -> str:
+    """Names the compiled code by its content: another one may give rows other bits. Empty where nothing was built."""
+    path = _path()
+    return "" if path is None else hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _path() -> Path | None:
+    beside = (Path(__file__).with_name(f"_step{suffix}") for suffix in EXTENSION_SUFFIXES)
+    return next((path for path in beside if path.exists()), None)
 
 
 def _declare(found: ctypes.CDLL) -> ctypes.CDLL:
