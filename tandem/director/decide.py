@@ -8,7 +8,8 @@ The rules:
 - A death that nobody asked for is a crash. Crashes in a row wait longer and longer; nobody is given up (`notice`).
 - A new plan is on trial until everything vital that it changes is ready; the first failure brings back the last
   good plan (`trial`).
-- A program starts only when everything vital before it is ready.
+- What is vital starts side by side: the gateway answers while the engine loads. A role starts only when all of it is
+  ready.
 - A role has a process only while residency wants it in memory (`roles`); its process is stopped else.
 - A process whose fingerprint is not the plan's is replaced; the engine is drained first.
 - The end drains the engine, then stops everything in reverse order.
@@ -47,7 +48,6 @@ from tandem.director.state import (
     fresh,
     is_ready,
     names,
-    programs_of,
     remember,
 )
 from tandem.director.trial import judge
@@ -118,14 +118,12 @@ def steer(name: str, state: State, facts: Facts, now: float) -> tuple[Record | N
 
 
 def may_start(program: Program, record: Record, state: State, facts: Facts, now: float) -> bool:
-    """Everything vital before it is ready as planned, and its own wait is over."""
+    """Its own wait is over and, for a role, everything vital is ready as planned."""
     if facts.written != state.plan.id:
         return False
     if record.state is ProgramState.BACKOFF and now < record.until and record.fingerprint == program.fingerprint:
         return False  # a new fingerprint is a new chance and need not wait
-    order = programs_of(state.plan)
-    before = order[: order.index(program)]
-    return all(is_ready(other, state) for other in before if other.kind in VITAL)
+    return program.kind in VITAL or all(is_ready(other, state) for other in state.plan.programs if other.kind in VITAL)
 
 
 def may_stop(name: str, state: State, facts: Facts, now: float) -> bool:

@@ -179,8 +179,8 @@ def plan_programs(
     limits: Limits,
     loading: float,
 ) -> tuple[Program, ...]:
-    """The processes in start order: the director starts the others, the gateway answers while the engine loads, and
-    roles come when the engine is ready."""
+    """The processes in start order: the director starts the others, gateway and engine together, so that the one
+    answers while the other loads; roles come when both are ready."""
 
     def program(
         name: str, reads: object, start: float, stop: float, environment: Variables, role: str | None = None

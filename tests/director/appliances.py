@@ -270,12 +270,12 @@ class World:
         assert not self.state.stop, "started although everything is to end"
         program = self.state.plan.program(name)
         assert program is not None
-        for before in self.state.plan.programs[: self.state.plan.programs.index(program)]:
-            if before.kind in ("gateway", "engine"):
-                other = self.running.get(before.name)
-                assert other is not None, f"{name} started before {before.name}"
-                ready = before.socket is None or (other.health is not None and other.health.ready)
-                assert ready, f"{name} started before {before.name} was ready"
+        vital = [other for other in self.state.plan.programs if other.kind in ("gateway", "engine")]
+        for before in vital if program not in vital else ():
+            other = self.running.get(before.name)
+            assert other is not None, f"{name} started before {before.name}"
+            ready = before.socket is None or (other.health is not None and other.health.ready)
+            assert ready, f"{name} started before {before.name} was ready"
         self._pid += 1
         self.running[name] = Running(pid=self._pid, fingerprint=program.fingerprint, asked=self.now)
         self.starts.append(name)

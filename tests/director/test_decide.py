@@ -51,14 +51,13 @@ def edit(world: World, id: str = "two", **versions: str) -> None:
 # --- start-up ---------------------------------------------------------------------------------------------------
 
 
-def test_start_up_waits_for_each_to_be_ready() -> None:
+def test_the_vital_start_side_by_side_and_roles_one_by_one_when_these_are_ready() -> None:
     world = with_roles()
     assert world.step() == [WritePlan()]
-    assert world.step() == [Start("gateway")]
+    assert world.step() == [Start("gateway"), Start("engine")]
+    world.running["engine"].health = LOADING
     assert world.step() == []
     world.running["gateway"].health = READY
-    assert world.step() == [Start("engine")]
-    world.running["engine"].health = LOADING
     assert world.step(10) == []
     assert world.record("engine").sentence == "loading weights"
     world.running["engine"].health = READY
@@ -74,7 +73,8 @@ def test_a_program_without_a_socket_is_ready_when_it_runs() -> None:
     world = World(make_plan(programs=programs))
     world.step()
     world.step()
-    assert world.step() == [Start("engine")]
+    world.step()
+    assert world.states() == {"gateway": "ready", "engine": "starting"}
 
 
 def test_what_runs_already_is_adopted_and_left_alone() -> None:
@@ -158,7 +158,7 @@ def test_not_ready_in_time_is_killed_and_counts_as_a_crash() -> None:
     world = World(make_plan())
     world.step()
     world.step()
-    world.running["gateway"].health = LOADING
+    world.running["gateway"].health, world.running["engine"].health = LOADING, READY
     assert world.step(29.8) == []
     assert world.step(0.3) == [Kill("gateway")]
     world.step()
@@ -170,6 +170,7 @@ def test_a_slow_load_that_moves_is_not_late() -> None:
     world = World(make_plan())
     world.step()
     world.step()
+    world.running["engine"].health = READY
     for share in (0.0, 0.1, 0.2, 0.3):
         world.running["gateway"].health = replace(LOADING, progress=share)
         assert world.step(29) == []
@@ -195,11 +196,11 @@ def test_a_device_thread_without_life_is_a_hang_only_while_requests_run(age: flo
     assert world.step() == ([Kill("engine")] if killed else [])
 
 
-def test_nothing_starts_behind_one_that_is_being_killed() -> None:
-    world = World(make_plan())
+def test_no_role_starts_behind_one_that_is_being_killed() -> None:
+    world = with_roles()
     world.step()
     world.step()
-    world.running["gateway"].health = READY
+    world.running["gateway"].health = world.running["engine"].health = READY
     world.running["gateway"].unanswered = UNANSWERED
     assert world.step() == [Kill("gateway")]
 

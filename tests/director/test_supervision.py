@@ -133,11 +133,9 @@ def test_order_drain_and_exit_status(box: Box) -> None:
     process.send_signal(signal.SIGTERM)
     output, errors = process.communicate(timeout=20)
     assert (process.returncode, errors) == (0, "")
-    assert box.words() == [
-        "gateway start",
-        "gateway ready",
-        "engine start",
-        "engine ready",
+    words = box.words()
+    assert set(words[:4]) == {"gateway start", "gateway ready", "engine start", "engine ready"}
+    assert words[4:] == [
         "engine drain",
         "engine term",
         "engine end",
