@@ -58,6 +58,7 @@ CHUNK = 4
 KIB = 1 << 10
 MIB = 1 << 20
 GIB = 1 << 30
+ENDLESS = (1 << 20) - 64  # tokens: minutes of passes, so that only what a test does ends such an answer
 CONFIG = ModelConfig(**{**{each.name: 1 for each in fields(ModelConfig)}, "vocab": VOCAB, "window": 1 << 20})
 
 
@@ -200,6 +201,11 @@ def engine_plan(
         graphs=False,
         declared_peak=GIB,
     )
+
+
+def endless_plan(others: Sequence[int] = ()) -> EnginePlan:
+    """One slot for an answer of `ENDLESS` tokens, and these windows beside it."""
+    return engine_plan([1 << 20, *others], bytes_a_token=8)
 
 
 def live(max_queue: int = 8, request_timeout: float = 600.0, drain_timeout: float = 60.0, floor: int = GIB) -> Live:

@@ -74,7 +74,7 @@ class Process:
         return await self.health(lambda answer: answer.ready)
 
     def ended(self) -> int:
-        return self.process.wait(30)
+        return self.process.wait(60)
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def plan(run: Path) -> Plan:
     weights = SHAPE.write(run / "tiny.gguf")
     engine = engine_plan([SHAPE.window, SHAPE.window, SHAPE.window], chunk=16)
     engine = msgspec.structs.replace(engine, weights=str(weights), family="llama", compute="bfloat16")
-    return whole_plan(run, engine, live(floor=0, drain_timeout=30.0))
+    return whole_plan(run, engine, live(floor=0, drain_timeout=100.0))
 
 
 @pytest.fixture
@@ -119,6 +119,16 @@ def seconds_used(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+async def sleeps(pid: int) -> None:
+    """Comes to rest, however long what it did before takes on a busy machine."""
+    for _ in range(20):
+        began = seconds_used(pid)
+        await asyncio.sleep(1.5)
+        if seconds_used(pid) - began < 0.08:
+            return
+    raise AssertionError("an idle engine does not sleep")
+
+
 def test_its_life_ready_serving_a_client_that_dies_and_a_drain_to_exit_0(started: Process) -> None:
     async def scene() -> None:
         early = await started.health(lambda answer: True)
@@ -126,9 +136,7 @@ def test_its_life_ready_serving_a_client_that_dies_and_a_drain_to_exit_0(started
         facts = (await started.ready()).facts
         assert facts["compute"] == "bfloat16" and int(facts["row_bucket"]) >= 1
 
-        began = seconds_used(started.process.pid)
-        await asyncio.sleep(1.5)
-        assert seconds_used(started.process.pid) - began < 0.08, "an idle engine sleeps"
+        await sleeps(started.process.pid)
 
         async def write(id: str, sampling: Sampling) -> list[int]:
             peer = await connect(started.socket)
@@ -155,17 +163,20 @@ def test_its_life_ready_serving_a_client_that_dies_and_a_drain_to_exit_0(started
         client.wait()
         client.stdout.close()
 
+        lasting = await connect(started.socket)  # so that the drain goes on until it closes
+        lasting.send(ask("endless", max_tokens=LONG))
         channel.send(ask("last", max_tokens=1_500))
-        await started.health(lambda answer: answer.running == 1)
+        await started.health(lambda answer: answer.running == 2)
         os.kill(started.process.pid, signal.SIGTERM)
         await started.health(lambda answer: answer.state == "draining")
         late = await connect(started.socket)
         late.send(ask("late"))
         refused, _ = await last_word(late, "late")
         assert isinstance(refused, Refused) and refused.code is RefusalCode.DRAINING and refused.retry_after
+        lasting.close()
         finished, tokens = await last_word(channel, "last")
         assert isinstance(finished, Finished) and len(tokens) == 1_500
-        assert await asyncio.wait_for(channel.receive(), 30) is None
+        assert await asyncio.wait_for(channel.receive(), 60) is None
 
     asyncio.run(scene())
     assert started.ended() == 0
@@ -196,7 +207,7 @@ def test_it_dies_with_its_parent(run: Path, plan: Plan) -> None:
         process.process.wait()
 
         async def gone() -> None:
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + 60
             while process.socket.exists():
                 assert time.monotonic() < deadline, process.log.read_text()
                 await asyncio.sleep(0.01)

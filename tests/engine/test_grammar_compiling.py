@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -60,13 +59,13 @@ HOSTILE = {
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_grammar_costs_a_process_that_ends(name: str) -> None:
+def test_a_hostile_grammar_costs_a_process_that_ends(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling, "TRIAL_SECONDS", 600.0)  # by itself, or the test does not
+
     async def play() -> None:
         compiler = Compiler(Path("/nowhere"))
-        began = time.monotonic()
         with pytest.raises(GrammarRefused, match=TOO_HEAVY):
             await compiler.compile(HOSTILE[name])
-        assert time.monotonic() - began < compiling.TRIAL_SECONDS
         assert isinstance(await compiler.compile(regex("a+")), Compiled), "and the next is read"
 
     asyncio.run(play())

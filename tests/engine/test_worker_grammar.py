@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from engine_toy import alone, ask
 from test_engine_grammar import SUM, TEXTS, of_regex
-from test_worker import ready, run, serving, story, text  # noqa: F401
+from test_worker import SOON, ready, run, serving, story, text  # noqa: F401
 
 from tandem.contract.channel import connect
 from tandem.contract.messages import Cancel, Finished, FinishReason, Generate, Grammar, GrammarKind, Refused
@@ -52,7 +52,7 @@ def test_a_grammar_that_is_being_read_holds_up_its_request_alone(run: Path) -> N
         await ready(socket)
         channel = await connect(socket)
         channel.send(held("held"))
-        await asyncio.wait_for(Reader.last.begun.wait(), 20)
+        await asyncio.wait_for(Reader.last.begun.wait(), SOON)
         channel.send(ask("free"))
         assert text(await story(channel, "free")) == alone(ask("free"))
         Reader.last.may_read.set()
@@ -68,7 +68,7 @@ def test_while_it_is_read_a_request_can_be_cancelled_and_its_peer_can_leave(run:
         leaving, channel = await connect(socket), await connect(socket)
         leaving.send(held("left"))
         channel.send(held("cancelled"))
-        await asyncio.wait_for(Reader.last.begun.wait(), 20)
+        await asyncio.wait_for(Reader.last.begun.wait(), SOON)
         leaving.close()
         channel.send(Cancel("cancelled"))
         (finished,) = await story(channel, "cancelled")
