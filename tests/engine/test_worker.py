@@ -16,6 +16,7 @@ from engine_toy import ENDLESS, ToyModel, alone, ask, endless_plan, engine_plan,
 
 from tandem.contract.channel import Channel, ask_health, connect
 from tandem.contract.messages import (
+    AskHealth,
     Cancel,
     Drain,
     Finished,
@@ -178,8 +179,18 @@ def test_a_device_thread_that_hangs_is_seen_from_outside(run: Path) -> None:
 def test_an_idle_engine_shows_life(run: Path) -> None:
     async def scene(socket: Path) -> None:
         await ready(socket)
-        resting = await health(socket, lambda answer: answer.last_turn_age > 0.1)
-        await health(socket, lambda answer: answer.last_turn_age < resting.last_turn_age)
+        channel = await connect(socket)  # one for all questions: a peer that leaves would wake the device thread
+
+        async def age() -> float:
+            await asyncio.sleep(0.01)
+            answer = await channel.ask(AskHealth(), SOON)
+            assert isinstance(answer, Health)
+            return answer.last_turn_age
+
+        while (resting := await age()) < 0.1:
+            pass
+        while await age() >= resting:
+            pass
 
     assert serving(run, scene) == 0
 
