@@ -123,7 +123,7 @@ class Engine:
         """Seconds until the next turn when no letter comes before it."""
         if left := self._lending.left(self._world.clock()):
             return left
-        if self.schedule.running:
+        if self.schedule.running or self.schedule.is_asking:
             return 0.0
         return MEMORY_WAIT if self.schedule.waiting else IDLE_WAIT
 
@@ -208,7 +208,7 @@ class Engine:
         ask = request.ask
         if self._draining:
             return Refused(ask.id, RefusalCode.DRAINING, "the engine finishes what it has and stops", DRAINING_RETRY)
-        if request.key in self.schedule.keys:
+        if self.schedule.is_here(request.key):
             return Refused(ask.id, RefusalCode.BAD_REQUEST, "id: a request of this id is still here")
         window = self.schedule.slots[0].window
         ceiling = self._room - self._live.floors.floor
@@ -345,7 +345,7 @@ class Engine:
         if self.schedule.is_idle:
             self.memory.rest()
             self.conversations.rest()
-        self.check_integrity()
+            self.check_integrity()
 
     @property
     def _rows_at_once(self) -> int:

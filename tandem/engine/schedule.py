@@ -25,6 +25,7 @@ from tandem.contract.messages import (
 from tandem.contract.plan import Routing
 from tandem.engine.admit import Boundary, Offer, RowCost, Running, Shortage, decide
 from tandem.engine.facts import Grid, Held, Source, Take, Wait, WaitKind
+from tandem.engine.queue import Queue
 from tandem.engine.route import route
 from tandem.engine.slot import Failed, Request, Slot
 from tandem.engine.waiting import Key, Waiting
@@ -53,9 +54,9 @@ class Schedule:
         stash_room: Callable[[Slot], int] = lambda slot: 0,
     ) -> None:
         """`find` says what caches hold of a request's prompt, `stash_room` how many rows of a slot can be put aside for
-        a guest. They are asked for everyone who waits when a slot is free or another request runs."""
+        a guest. Both are asked for whoever waits, once for as long as nobody comes to a slot or leaves one."""
         self.slots = slots
-        self.waiting: list[Waiting] = []  # clients, then own work; each in order of arrival
+        self.waiting = Queue()
         self.cost = cost
         self._grid = grid
         self._find = find
@@ -64,6 +65,7 @@ class Schedule:
         self._gave_up = self._yielded = 0
         self._side_disk = SideDisk()
         self._shortage: Shortage[Key] | None = None
+        self._asked: tuple[object, ...] = ()  # the rules and who ran when those in the queue were asked
         self._mean_seconds = 10.0  # of a request on its slot; moves with every one that ends
 
     # --- who is where ---
@@ -98,6 +100,11 @@ class Schedule:
         return not self.waiting and not self.running
 
     @property
+    def is_asking(self) -> bool:
+        """The next boundary goes on where the last one stopped."""
+        return self._shortage is None and self.waiting.has_unasked
+
+    @property
     def num_waiting_for_memory(self) -> int:
         """At most one: the request at which the last boundary stopped. Those behind it wait for it, not for memory."""
         return int(bool(self.waiting) and self._shortage is not None)
@@ -120,8 +127,14 @@ class Schedule:
     @property
     def keys(self) -> list[Key]:
         """Every request that is here, once."""
-        running = [slot.sequence.request.key for slot in self.slots if slot.sequence is not None]
-        return running + [entry.request.key for entry in self.waiting]
+        return self._running_keys + [entry.request.key for entry in self.waiting]
+
+    def is_here(self, key: Key) -> bool:
+        return key in self.waiting or key in self._running_keys
+
+    @property
+    def _running_keys(self) -> list[Key]:
+        return [slot.sequence.request.key for slot in self.slots if slot.sequence is not None]
 
     # --- the queue ---
 
@@ -135,9 +148,7 @@ class Schedule:
                 f"the queue is full: `limits.max_queue` lets {max_queue:,} wait",
                 self.expected_wait(len(self.waiting)),
             )
-        clients = sum(not entry.request.ask.own_work for entry in self.waiting)
-        place = len(self.waiting) if request.ask.own_work else clients
-        self.waiting.insert(place, Waiting(request))
+        self.waiting.add(request)
         return None
 
     def expected_wait(self, ahead: int) -> float:
@@ -147,18 +158,15 @@ class Schedule:
 
     def remove(self, keys: Iterable[Key]) -> list[Request]:
         """Take these out of the queue; those that run are not touched."""
-        wanted = set(keys)
-        removed = [entry.request for entry in self.waiting if entry.request.key in wanted]
-        self.waiting = [entry for entry in self.waiting if entry.request.key not in wanted]
-        return removed
+        return [entry.request for entry in self.waiting.remove(keys)]
 
     def expire(self, now: float, request_timeout: float) -> list[tuple[Request, Refused]]:
         """A request older than `request_timeout` ends: refused when it never started, else cut where it stands."""
         for sequence in (slot.sequence for slot in self.running):
             if sequence and now - sequence.request.arrived > request_timeout:
                 sequence.end = sequence.end or FinishReason.LENGTH
-        late = [entry for entry in self.waiting if now - entry.request.arrived > request_timeout]
-        self.remove(entry.request.key for entry in late)
+        late = self.waiting.arrived_before(now - request_timeout)
+        self.waiting.remove([entry.request.key for entry in late])
         return [(entry.request, self._refuse_late(entry, now - entry.request.arrived)) for entry in late]
 
     def _refuse_late(self, entry: Waiting, waited: float) -> Refused:
@@ -171,15 +179,23 @@ class Schedule:
     # --- the boundary ---
 
     def admit(self, available: int, floor: int, rules: Routing, now: float) -> list[Start]:
-        """Who starts now. The caller begins each on its slot before it calls again."""
-        entries = {entry.request.key: entry for entry in self.waiting}
+        """Who starts now. The caller begins each on its slot before it calls again.
+
+        An answer holds until its wait is over, the rules change, or another runs on a slot: nobody is asked before.
+        """
+        if (asked := (rules, *(slot.sequence and slot.sequence.request.key for slot in self.slots))) != self._asked:
+            self.waiting.ask_all_again()
+            self._asked = asked
+        entries: dict[Key, Waiting] = {}
         takes: dict[Key, Take] = {}
-        asked = (rules, *(slot.sequence and slot.sequence.request.key for slot in self.slots))
+
+        def next_keys() -> Iterator[Key]:
+            for entry in self.waiting.to_ask(now):
+                entries[entry.request.key] = entry
+                yield entry.request.key
 
         def offer(key: Key, free: frozenset[int]) -> Offer | None:
             entry, given = entries[key], {take.slot: (entries[key].request, take) for key, take in takes.items()}
-            if not free and entry.is_settled(asked, now):
-                return None
             facts = [
                 entry.facts(slot, slot.index in free, self._stash_room(slot), given.get(slot.index))
                 for slot in self.slots
@@ -187,7 +203,7 @@ class Schedule:
             elsewhere = self._find(entry.request) if self._find else ()
             answer = route(entry.ask, facts, elsewhere, rules, self._grid, now)
             if isinstance(answer, Wait):
-                entry.wait, entry.asked = answer, asked
+                self._note_wait(entry, answer)
                 return None
             takes[key] = answer
             rows = len(entry.request.ask.tokens) + answer.max_tokens
@@ -195,19 +211,32 @@ class Schedule:
 
         boundary: Boundary[Key] = decide(
             [self._reserved(slot) for slot in self.running],
-            list(entries),
+            next_keys(),
             [slot.index for slot in self.slots],
             available - floor,
             offer,
         )
-        self._shortage = boundary.shortage
+        if (shortage := boundary.shortage) is not None:
+            self.waiting.ask_again(entries[shortage.id])
+            if not entries[shortage.id].request.ask.own_work:
+                self._yield([slot for slot in self.running if _is_own_work(slot)][-1:])
+        self._shortage = shortage
         self.remove(key for key, _ in boundary.admitted)
         starts = [Start(entries[key].request, self.slots[at.slot], takes[key]) for key, at in boundary.admitted]
         for start in starts:
             self._count(start.take)
-        self._count_waits()
-        self._let_own_work_give_way()
+            self._asked = ()  # though it may fail to begin
         return starts
+
+    def _note_wait(self, entry: Waiting, wait: Wait) -> None:
+        """Own work ends where a client waits for its slot."""
+        entry.wait = wait
+        self.waiting.note_answer(entry)
+        if wait.kind not in entry.waited_for:
+            entry.waited_for.add(wait.kind)
+            self._waits[wait.kind] += 1
+        if wait.for_slot is not None and not entry.request.ask.own_work:
+            self._yield([slot for slot in [self.slots[wait.for_slot]] if _is_own_work(slot)])
 
     def _count(self, take: Take) -> None:
         self._gave_up += take.gave_up
@@ -217,23 +246,6 @@ class Schedule:
             self._side_disk = SideDisk(
                 seen.lookups + 1, seen.hits + hits, seen.tokens + (take.resume_at if hits else 0)
             )
-
-    def _count_waits(self) -> None:
-        for entry in self.waiting:
-            if entry.wait is not None and entry.wait.kind not in entry.waited_for:
-                entry.waited_for.add(entry.wait.kind)
-                self._waits[entry.wait.kind] += 1
-
-    def _let_own_work_give_way(self) -> None:
-        """Own work ends where a client waits for its slot, or for the memory it may still take."""
-        for entry in self.waiting:
-            if entry.request.ask.own_work:
-                return  # no client stands behind it
-            if self._shortage is not None and self._shortage.id == entry.request.key:
-                self._yield([slot for slot in self.running if _is_own_work(slot)][-1:])
-                return
-            if entry.wait is not None and entry.wait.for_slot is not None:
-                self._yield([slot for slot in [self.slots[entry.wait.for_slot]] if _is_own_work(slot)])
 
     def _yield(self, slots: list[Slot]) -> None:
         """The boundary is a safe point: no pass runs, and what own work has read stays."""
@@ -284,19 +296,15 @@ class Schedule:
         )
 
     def progress(self, now: float, floor: int) -> Iterator[tuple[int, Progress]]:
-        """(peer, message) for each waiting request to which something new is to be said."""
-        for ahead, entry in enumerate(self.waiting):
+        """(peer, message) for the next few in the queue to whom something new is to be said."""
+        for ahead, entry in self.waiting.to_tell(more=self._shortage is not None):
             if (news := entry.news(ahead, len(self.waiting), self._shortage, floor, now)) is not None:
                 yield entry.request.peer, news
 
     def check_integrity(self) -> None:
         keys = self.keys
         assert len(keys) == len(set(keys)), "a request is in one place only"
-        own = [entry.request.ask.own_work for entry in self.waiting]
-        assert own == sorted(own), "own work stands behind clients"
-        for kind in (False, True):
-            arrivals = [e.request.arrived for e in self.waiting if e.request.ask.own_work is kind]
-            assert arrivals == sorted(arrivals), "first come, first served"
+        self.waiting.check_integrity()
         for index, slot in enumerate(self.slots):
             assert slot.index == index, "slots lie in order"
             slot.check_integrity()

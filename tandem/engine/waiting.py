@@ -23,15 +23,11 @@ class Waiting:
     told: Progress | None = None  # last
     told_at: float = 0.0
     wait: Wait | None = None  # what the last boundary answered
-    asked: tuple[object, ...] = ()  # the rules and who ran, then
+    has_left: bool = False  # the queue
     waited_for: set[WaitKind] = field(default_factory=set)
     compared: dict[tuple[int, str], tuple[Tokens, int]] = field(default_factory=dict)
 
     # --- what routing is asked ---
-
-    def is_settled(self, asked: tuple[object, ...], now: float) -> bool:
-        """Nothing has changed that could change the answer, as long as no slot is free."""
-        return self.wait is not None and self.asked == asked and (self.wait.until is None or now < self.wait.until)
 
     @property
     def ask(self) -> Ask:
@@ -80,8 +76,7 @@ class Waiting:
         )
 
     def _num_agreeing(self, place: tuple[int, str], mine: Tokens, kept: Tokens) -> int:
-        """How many first tokens agree, compared once for as long as `kept` lies at `place`: prompts are long, and
-        there is a boundary every round."""
+        """How many first tokens agree, compared once for as long as `kept` lies at `place`: prompts are long."""
         known = self.compared.get(place)
         if known is None or known[0] is not kept:
             known = self.compared[place] = (kept, num_agreeing(mine, kept))
@@ -90,7 +85,10 @@ class Waiting:
     # --- what its client hears ---
 
     def news(self, ahead: int, waiting: int, shortage: Shortage[Key] | None, floor: int, now: float) -> Progress | None:
-        """None while it has heard as much. `waiting` stand in the queue, `ahead` of them before it."""
+        """None while it has heard as much, or nothing is known of it yet. `waiting` stand in the queue, `ahead` of them
+        before it."""
+        if self.wait is None and shortage is None:
+            return None
         message = self._describe(ahead, waiting, shortage, floor)
         if (told := self.told) is not None and (told.state, told.done) == (message.state, message.done):
             if message.state is RequestState.WAITING_MEMORY:  # its numbers are others every time

@@ -310,7 +310,6 @@ def test_what_the_disk_saves_side_slots_is_counted() -> None:
 
 
 def test_prompts_are_compared_once_for_as_long_as_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is a boundary every round, and prompts are long."""
     import tandem.engine.waiting as module
 
     compared: list[int] = []
@@ -322,6 +321,7 @@ def test_prompts_are_compared_once_for_as_long_as_nothing_changes(monkeypatch: p
     desk.keep(0, 16)
     desk.submit(ask("b", range(30), 60))  # too long for the side slot, which stays free
     for times in range(1, 5):
+        desk.rules = Routing(home_wait=float(times))
         desk.boundary(seconds=1.0)
         assert desk.asked.count("b") == times
     assert len(compared) == 2  # its rows, and the client's prompt
