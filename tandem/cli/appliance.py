@@ -28,7 +28,7 @@ from tandem.contract.messages import ApplianceState, Stop, Subscribe
 from tandem.contract.plan import Paths, Plan
 from tandem.contract.process import die_with_parent
 from tandem.director.rundir import write_plan
-from tandem.director.supervisord import configuration
+from tandem.director.supervisord import Supervisord, SupervisordGone, configuration
 from tandem.errors import CannotStart
 from tandem.units import MIB, format_bytes
 
@@ -36,6 +36,8 @@ ROOM: Final = 256 * MIB  # of disk for logs, ledger and plan; a full disk in the
 LOCK_PATIENCE: Final = 1.0  # seconds: another command may be looking at the lock just now
 SUPERVISORD: Final = "supervisor.supervisord"
 AGAIN: Final = 0.1  # seconds between attempts to reach a director that is starting or restarting
+SLEEPS: Final = 1.0  # seconds that supervisord waits when nobody asks it anything
+SOCKET_AGAIN: Final = 0.02  # seconds between looks for its socket, which is there after some tenths
 
 
 class Lock:
@@ -221,6 +223,17 @@ def spawn(plan: Plan, lock: int, *, detach: bool, variables: dict[str, str]) -> 
             umask=0o077,
             preexec_fn=None if detach else die_with_parent,
         )
+
+
+async def rouse(paths: Paths) -> None:
+    """Ask supervisord anything as soon as it listens: left alone it starts the director a second after its birth."""
+    deadline = time.monotonic() + SLEEPS
+    while time.monotonic() < deadline:
+        try:
+            await asyncio.to_thread(Supervisord(paths.supervisord_socket).pid)
+            return
+        except SupervisordGone:
+            await asyncio.sleep(SOCKET_AGAIN)
 
 
 async def pictures(paths: Paths, is_alive: Callable[[], bool]) -> AsyncGenerator[ApplianceState | None]:

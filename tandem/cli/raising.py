@@ -22,6 +22,7 @@ from tandem.cli.appliance import (
     longest_stop,
     pictures,
     prepare,
+    rouse,
     spawn,
     supervisord_pid,
     terminate,
@@ -83,6 +84,7 @@ class Attendance:
         loop = asyncio.get_running_loop()
         for number in ending_signals():
             loop.add_signal_handler(number, self._signalled, number)
+        await rouse(self._plan.paths)
         async with contextlib.aclosing(pictures(self._plan.paths, self._is_alive)) as stream:
             async for picture in stream:
                 if picture is None:

@@ -18,6 +18,7 @@ import torch
 
 from tandem.contract.messages import Health
 from tandem.contract.plan import EnginePlan, Plan
+from tandem.contract.process import Stages
 from tandem.engine.drafters import drafting_of
 from tandem.engine.engine import Engine
 from tandem.engine.letters import Link, Received, Sent
@@ -42,20 +43,25 @@ Load = Callable[[Path, str, int, Progress, str, bool, bool], Model]
 
 def run(plan: Plan, link: Link, load: Load = load) -> None:
     """Returns when the engine has left; raises what loading or warming up raises, and our own bugs."""
-    began = time.monotonic()
+    stages = Stages()
+    stages.ended("runtime")
     _check_family(plan.engine)
     model = load_model(plan.engine, _telling(link), load)
     _check_windows(plan.engine, model.config.window)
+    stages.ended("weights")
     with drafting_of(plan.engine, model) as drafting:
         world = _world(link, plan.engine, plan.paths.state)
         engine = Engine(model, plan.engine, plan.live, _room(plan.engine), world, _pages(plan.engine), drafting)
+        stages.ended("drafting and caches")
         link.health = Health(ready=False, state="loading", sentence="Loading: writing a first token", progress=1.0)
         engine.warm_up()
+        stages.ended("first token")
         # What exists now stays: a full collection would walk all of torch's modules in the middle of some round.
         gc.collect()
         gc.freeze()
-        log.info("ready after %.1f s: %s", time.monotonic() - began, _describe(plan))
+        log.info("ready after %s: %s", stages, _describe(plan))
         link.health, link.beat = engine.health(), time.monotonic()
+        link.on_ready()
         while not engine.is_done:
             engine.turn(collect(link.inbox, engine.patience))
         engine.close()

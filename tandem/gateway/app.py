@@ -18,7 +18,7 @@ from uvicorn.loops.auto import auto_loop_factory
 from tandem.contract.channel import Channel, serve
 from tandem.contract.messages import AskHealth, AskWhy, Health, Why
 from tandem.contract.plan import Plan, read_plan
-from tandem.contract.process import die_with_parent, set_up_logging
+from tandem.contract.process import Stages, die_with_parent, set_up_logging
 from tandem.errors import CannotStart
 from tandem.gateway.gate import Gate
 from tandem.gateway.routes import make_app
@@ -37,10 +37,12 @@ def main(run: Path) -> None:
     """Serve the plan in the run directory. Returns when it was stopped; raises `CannotStart`."""
     die_with_parent()
     set_up_logging()
+    stages = Stages()
     plan = read_plan(run)
     listener = bind(plan.gateway.host, plan.gateway.port)
+    stages.ended("runtime")
     with asyncio.Runner(loop_factory=auto_loop_factory()) as runner:  # uvloop, where there is one
-        runner.run(serve_http(plan, listener))
+        runner.run(serve_http(plan, listener, stages))
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -66,16 +68,19 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-async def serve_http(plan: Plan, listener: socket.socket) -> None:
+async def serve_http(plan: Plan, listener: socket.socket, stages: Stages) -> None:
     """Until a signal. A background task that fails ends the process, which is started anew: better than half of it."""
     service = Service(plan, Tokenizer(read_vocabulary(Path(plan.gateway.weights))))
+    stages.ended("vocabulary")
     server = DrainingServer(service)
+    stages.ended("routes")
     own = plan.program("gateway")
     try:
         async with asyncio.TaskGroup() as group:
             background = [group.create_task(service.engine.run()), group.create_task(service.director.run())]
             if own is not None and own.socket is not None:
                 background.append(group.create_task(answer(Path(own.socket), service, server)))
+            _log.info("ready after %s", stages)
             await server.serve(sockets=[listener])
             for task in background:
                 task.cancel()

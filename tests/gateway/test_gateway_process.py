@@ -22,6 +22,7 @@ from gateway_process import GatewayProcess, gateway_process
 
 from tandem.contract.channel import ask_health
 from tandem.contract.plan import encode_plan
+from tandem.contract.process import Stages
 from tandem.errors import CannotStart
 from tandem.gateway.app import bind, serve_http
 from tandem.gateway.engine_client import EngineClient
@@ -123,7 +124,7 @@ def test_a_part_that_fails_ends_the_process_rather_than_leaving_half_of_it(
 
     monkeypatch.setattr(EngineClient, "run", fails)
     with pytest.raises(ExceptionGroup, match="unhandled errors"):
-        asyncio.run(serve_http(make_plan(tmp_path, weights), bind("127.0.0.1", 0)))
+        asyncio.run(serve_http(make_plan(tmp_path, weights), bind("127.0.0.1", 0), Stages()))
 
 
 def test_a_token_costs_a_fraction_of_a_millisecond(gateway: GatewayProcess, record_property: Any) -> None:

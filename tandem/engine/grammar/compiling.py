@@ -50,20 +50,31 @@ class TooManyGrammars(Exception):
 
 
 class Compiles(Protocol):
+    def prepare(self) -> None:
+        """Nothing else is to be done now: what every grammar needs can be read."""
+        ...
+
     async def compile(self, grammar: Grammar) -> Compiled:
         """Raises `GrammarRefused` and `TooManyGrammars`."""
         ...
 
 
 class Compiler:
-    """Of one engine; belongs to one asyncio loop. The vocabulary is read from the moment it is made."""
+    """Of one engine; belongs to one asyncio loop."""
 
     def __init__(self, weights: Path) -> None:
+        self._weights = weights
         self._thread = ThreadPoolExecutor(1, "grammar")
-        self._words: Future[Words] = self._thread.submit(read_words, weights)
+        self._words: Future[Words] | None = None
         self._trials = asyncio.Semaphore(AT_ONCE)
         self._known: OrderedDict[bytes, Compiled | GrammarRefused] = OrderedDict()
         self._reading: dict[bytes, asyncio.Task[Compiled | GrammarRefused]] = {}
+
+    def prepare(self) -> None:
+        """Read the vocabulary, in a thread. Not before the model is ready: it would take the interpreter from what
+        loads the model, for a third of a second of a large vocabulary."""
+        if self._words is None:
+            self._words = self._thread.submit(read_words, self._weights)
 
     async def compile(self, grammar: Grammar) -> Compiled:
         """Raises `GrammarRefused` and `TooManyGrammars`. Who asks for what another has asked for waits with him."""
@@ -98,6 +109,8 @@ class Compiler:
         return result
 
     async def _build(self, verdict: Verdict) -> Compiled | GrammarRefused:
+        self.prepare()
+        assert self._words is not None
         words = await asyncio.wrap_future(self._words)
         return await asyncio.get_running_loop().run_in_executor(self._thread, build, verdict.source, words)
 
