@@ -1,16 +1,17 @@
-"""`python -m bench.model_distance WEIGHTS`: how far each served compute lies from float32 on the same file.
+"""`python -m bench.model_distance`: how far what is served, and each of torch's computes, lies from float32 on the same
+file, while answers are written.
 
-float32 (held against transformers by the tests) answers a few chats greedily. Each compute then reads the same tokens:
+float32 (held against transformers by the tests) answers a few chats greedily. Each reader then reads the same tokens:
 the prompt as prefill chunks, the answer one row at a time, as the engine would. Compared are the logits that chose each
-token of the answer.
+token of the answer. `bench.perplexity` compares the same over a text that is read as a prompt.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
 
@@ -19,13 +20,14 @@ from torch import Tensor
 
 from bench.machine import facts
 from bench.prompts import TOPICS, prompt
-from tandem.model import Block, Model, Wants, load
-from tandem.model.weights.quant import Compute
+from bench.readers import Reader, open_readers, served_engine
+from bench.record import RESULTS, write_record
+from bench.turns import progress
+from tandem.errors import TandemError
+from tandem.model import Block, Model
 from tandem.text.template import ChatMessage, ChatTemplate
 from tandem.text.tokenizer import Tokenizer
 from tandem.text.vocabulary import read_vocabulary
-
-CHUNK = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,24 @@ class Distance:
             gap=lead.max().item(),
         )
 
+    @classmethod
+    def over(cls, parts: Sequence[Distance]) -> Self:
+        """All rows of all parts."""
+        rows = sum(part.rows for part in parts)
+
+        def mean(name: str) -> float:
+            return float(sum(getattr(part, name) * part.rows for part in parts) / rows)
+
+        return cls(
+            rows=rows,
+            mean=mean("mean"),
+            worst=max(part.worst for part in parts),
+            agreement=mean("agreement"),
+            divergence=mean("divergence"),
+            worst_divergence=max(part.worst_divergence for part in parts),
+            gap=max(part.gap for part in parts),
+        )
+
     def __str__(self) -> str:
         return (
             f"{self.rows:6} {self.mean:10.4f} {self.worst:10.3f} {self.agreement:10.2%} "
@@ -66,19 +86,7 @@ class Distance:
 
 
 COLUMNS = ("rows", "mean", "worst", "same best", "KL mean", "KL worst", "lead")
-HEADER = " " * 10 + f"{COLUMNS[0]:>6} " + " ".join(f"{name:>10}" for name in COLUMNS[1:])
-
-
-def read(model: Model, tokens: Sequence[int], prompt_rows: int) -> Iterator[Tensor]:
-    """Logits [1, vocab] after the prompt and after each token that follows it but the last."""
-    state = model.new_state(len(tokens))
-    ids = torch.tensor(tokens)
-    for start in range(0, prompt_rows, CHUNK):
-        end = min(start + CHUNK, prompt_rows)
-        logits = model.forward([Block(ids[start:end], start, state, Wants.LAST)])
-    yield logits
-    for at in range(prompt_rows, len(tokens) - 1):
-        yield model.forward([Block(ids[at : at + 1], at, state)])
+HEADER = f"{COLUMNS[0]:>6} " + " ".join(f"{name:>10}" for name in COLUMNS[1:])
 
 
 def answer(model: Model, tokens: Sequence[int], length: int) -> list[int]:
@@ -93,28 +101,45 @@ def answer(model: Model, tokens: Sequence[int], length: int) -> list[int]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.model_distance", description=__doc__.partition("\n")[0])
-    parser.add_argument("weights", type=Path)
+    parser = argparse.ArgumentParser(prog="python -m bench.model_distance", description=__doc__.split("\n\n")[0])
     parser.add_argument("--chats", type=int, default=8)
-    parser.add_argument("--tokens", type=int, default=96, help="length of each answer")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--tokens", type=int, default=64, help="length of each answer")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="as for `tandem up`")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="a folder, or a .json file")
     options = parser.parse_args()
-
-    template = ChatTemplate(Tokenizer(read_vocabulary(options.weights)))
+    machine = facts()
+    try:
+        engine = served_engine(options.set)
+        readers = open_readers(engine, progress)
+    except TandemError as error:
+        sys.stderr.write(f"model_distance: {error}\n")
+        return error.exit_status
+    template = ChatTemplate(Tokenizer(read_vocabulary(Path(engine.weights))))
     prompts = [template.prompt([ChatMessage("user", prompt(topic))]).tokens for topic in TOPICS[: options.chats]]
-    reference = load(options.weights, Compute.FLOAT32, options.threads)
-    chats = [(answer(reference, tokens, options.tokens), len(tokens)) for tokens in prompts]
+    chats = []
+    for number, tokens in enumerate(prompts):
+        progress(f"float32 writes answer {number + 1} of {len(prompts)}")
+        chats.append((answer(readers[0].model, tokens, options.tokens), len(tokens)))
 
-    def logits_of(model: Model) -> Tensor:
-        return torch.cat([logits for tokens, rows in chats for logits in read(model, tokens, rows)])
+    def logits_of(reader: Reader) -> Tensor:
+        progress(f"{reader.name} reads them")
+        return torch.cat([logits for tokens, rows in chats for logits in reader.answer(tokens, rows)])
 
-    expected = logits_of(reference)
-    print(" ".join(f"{name}={value}" for name, value in facts().items()))
-    print(HEADER)
-    for compute in Compute:
-        if compute is not Compute.FLOAT32:
-            model = load(options.weights, compute, options.threads)
-            print(f"{compute:10}{Distance.between(expected, logits_of(model))}", flush=True)
+    expected = logits_of(readers[0])
+    found = {reader.name: Distance.between(expected, logits_of(reader)) for reader in readers[1:]}
+    print(f"\n{'':26}{HEADER}")
+    print("\n".join(f"{name:26}{distance}" for name, distance in found.items()))
+    measured = {
+        "machine": machine,
+        "model": Path(engine.weights).name,
+        "sha256": engine.weights_sha256,
+        "threads": engine.threads,
+        "chunk": engine.chunk,
+        "chats": options.chats,
+        "tokens": options.tokens,
+        "readers": {name: asdict(distance) for name, distance in found.items()},
+    }
+    print(f"written to {write_record(options.out, 'model-distance', measured)}")
     return 0
 
 
