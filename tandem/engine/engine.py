@@ -133,9 +133,12 @@ class Engine:
         return self._leave_by is not None and self.schedule.is_idle
 
     def warm_up(self) -> None:
-        """One whole chunk and one round on slot 0: what `ready` means. Raises when the model cannot do it."""
+        """One whole chunk and one round on slot 0: what `ready` means. Raises when the model cannot do it.
+
+        Of a model whose chunk is many passes of one kind, one of them says as much.
+        """
         slot = self.schedule.slots[0]
-        rows = min(self._chunk, slot.window - 2)
+        rows = min(self._model.row_bucket if self._model.is_row_invariant else self._chunk, slot.window - 2)
         ask = Generate(
             id="warm-up",
             tokens=(self._model.config.bos_token or 0,) * rows,

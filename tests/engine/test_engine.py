@@ -486,6 +486,12 @@ def test_warming_up_writes_for_real_and_leaves_no_trace() -> None:
     assert not driver.sent
 
 
+def test_warming_up_reads_no_more_than_one_pass_where_all_are_of_one_kind() -> None:
+    driver = hand(engine_plan([64], chunk=16), row_bucket=4, is_row_invariant=True)
+    driver.engine.warm_up()
+    assert driver.model.passes == [[4], [1]]
+
+
 def test_a_model_that_cannot_write_is_not_ready() -> None:
     driver = hand()
     driver.model.broken.append(RuntimeError("no kernel for this device"))
