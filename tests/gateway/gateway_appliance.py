@@ -35,6 +35,7 @@ from tandem.gateway.app import DrainingServer, bind
 from tandem.gateway.service import Service
 from tandem.text.tokenizer import Tokenizer
 
+SOON = 20.0  # seconds: only a failure takes them
 MODEL = "smollm2-135m"
 TEXT = "Hello, world! 🙂🏽 This is the end."  # what the double answers; three of its tokens are one emoji
 LIMITS = Limits(
@@ -104,6 +105,27 @@ class Appliance:
         """Wait for what another task is about to do; a test that waits in vain runs into its time limit."""
         while not condition():
             await asyncio.sleep(0.002)
+
+
+class Reading:
+    """A streamed chat, read as it comes; a script may wait for what its client has read."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self._more = asyncio.Event()
+
+    async def chat(self, appliance: Appliance, content: str = "hi", **fields: Any) -> str:
+        body = {"messages": [{"role": "user", "content": content}], "stream": True, **fields}
+        async with appliance.http.stream("POST", "/v1/chat/completions", json=body) as response:
+            async for piece in response.aiter_text():
+                self.text += piece
+                self._more.set()
+        return self.text
+
+    async def until(self, has_come: Callable[[str], bool]) -> None:
+        while not has_come(self.text):
+            self._more.clear()
+            await self._more.wait()
 
 
 Start = Callable[..., AbstractAsyncContextManager[Appliance]]

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 from engine_double import Job
-from gateway_appliance import Appliance, Start, make_live
+from gateway_appliance import SOON, Appliance, Start, make_live
 from role_double import RoleDouble, hangs, publish, sure_of
 
 from tandem.conductor.verdicts import read_verdicts
@@ -32,15 +32,15 @@ from tandem.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.anyio
 CONDUCTING = Conducting(
-    decider_within=0.15,
-    model_within=0.3,
+    decider_within=SOON,
+    model_within=SOON,
     questions=(Asked("class", "choice", "What is it?", (("talk", "small talk"), ("code", "a program")), "class"),),
     classes={"talk": ClassPlan("plain"), "code": ClassPlan("exact", "high"), "other": ClassPlan("plain")},
     default="other",
     packages={"plain": PackagePlan(), "exact": PackagePlan("Be exact.", {"temperature": 0.0, "top_k": 3})},
     efforts={"high": 5000},
 )
-BOUND = 0.15 + 0.3
+LATE = 0.15  # seconds that those get who take longer
 
 
 def conducted(**changes: Any) -> Live:
@@ -78,7 +78,7 @@ def text_of(request: Generate, tokenizer: Tokenizer) -> str:
 
 async def slow(ask: AnyMessage) -> Message | None:
     """A right answer, after the deadline."""
-    await asyncio.sleep(CONDUCTING.decider_within + 0.2)
+    await asyncio.sleep(LATE + 0.2)
     return await sure_of("code")(ask)
 
 
@@ -94,7 +94,7 @@ async def test_a_decider_that_is_sure_decides(start: Start, tmp_path: Path, toke
     assert isinstance(ask, AskDecider) and ask.state == [{"role": "user", "content": "Fix parser.py"}]
     row = columns(tmp_path)
     assert (row["kind"], row["package"], row["effort"], row["stage"]) == ("code", "exact", "high", "A")
-    assert row["decider_answer"] == "class=code 0.90" and 0 < row["decider_seconds"] < 0.15
+    assert row["decider_answer"] == "class=code 0.90" and 0 < row["decider_seconds"] < SOON
     assert (row["model_answer"], row["model_seconds"]) == ("", None)
     (verdict,) = read_verdicts(tmp_path)
     assert (verdict.by, verdict.answer, verdict.confidence) == ("decider", "code", 0.9)
@@ -116,27 +116,22 @@ async def test_what_a_decider_leaves_open_the_big_model_answers_in_time(
     start: Start, tmp_path: Path, tokenizer: Tokenizer, state: RoleState, behaviour: Any, told: str
 ) -> None:
     double = RoleDouble("decider-0", "decider")
-    async with start(conducted(confidence=0.7)) as appliance:
+    within = LATE if told == "late" else SOON
+    async with start(conducted(confidence=0.7, decider_within=within)) as appliance:
         publish(appliance, decider_0=state)
         appliance.engine.script = model_says(tokenizer, "code")
         if behaviour is None:
-            response, took = await timed(appliance)
+            response = await appliance.chat("Fix parser.py")
         else:
             async with double.listening(tmp_path, behaviour):
-                response, took = await timed(appliance)
+                response = await appliance.chat("Fix parser.py")
         assert response.status_code == 200
         asked, served = appliance.engine.requests
     assert asked.own_work and asked.grammar is not None and json.loads(asked.grammar.text) == ["talk", "code"]
-    assert not served.own_work and took < BOUND + 2
+    assert not served.own_work
     row = columns(tmp_path)
     assert (row["kind"], row["stage"]) == ("code", "B")
     assert row["decider_answer"].startswith(told) and row["model_answer"] == "class=code 1.00"
-
-
-async def timed(appliance: Appliance) -> tuple[Any, float]:
-    began = time.monotonic()
-    response = await appliance.chat("Fix parser.py")
-    return response, time.monotonic() - began
 
 
 @pytest.mark.parametrize("engine", ["busy", "hung", "refuses"])
@@ -150,10 +145,9 @@ async def test_when_the_big_model_has_no_time_the_default_stands(start: Start, t
         elif engine == "refuses":
             job.refuse(RefusalCode.QUEUE_FULL, "the queue is full")
 
-    async with start(conducted()) as appliance:
+    async with start(conducted(model_within=LATE if engine == "hung" else SOON)) as appliance:
         appliance.engine.script = script
-        response, took = await timed(appliance)
-        assert response.status_code == 200 and took < BOUND + 2
+        assert (await appliance.chat("Fix parser.py")).status_code == 200
         served = client_requests(appliance)[0]
         assert served.sampling.temperature == 0.7, "the appliance's own default"
         if engine != "refuses":
@@ -236,8 +230,7 @@ async def test_the_shadow_reader_hears_the_questions_and_nobody_waits_for_it(sta
         shadow.listening(tmp_path, hangs),
     ):
         publish(appliance, decider_0=RoleState.LOADED, shadow_reader=RoleState.LOADED)
-        _, took = await timed(appliance)
-        assert took < 2
+        assert (await appliance.chat("Fix parser.py")).status_code == 200
         await appliance.until(lambda: bool(shadow.asked))
         (observed,) = shadow.asked
         assert isinstance(observed, Observe) and [question.id for question in observed.questions] == ["class"]
@@ -288,16 +281,17 @@ async def test_many_at_once_wait_no_longer_than_the_two_stages_together(
             job.start()
             job.finish()
 
-    live = conducted()
+    number, bound = 20, 3 * LATE
+    live = conducted(decider_within=LATE, model_within=2 * LATE)
     live = msgspec.structs.replace(live, limits=msgspec.structs.replace(live.limits, max_queue=64))
     async with start(live) as appliance, RoleDouble("decider-0", "decider").listening(tmp_path, hangs):
         publish(appliance, decider_0=RoleState.LOADED)
         appliance.engine.script = script
-        took = sorted([each for _, each in await asyncio.gather(*(timed_new(appliance, n) for n in range(20)))])
+        took = sorted([each for _, each in await asyncio.gather(*(timed_new(appliance, n) for n in range(number)))])
     p95 = took[int(len(took) * 0.95) - 1]
     with capsys.disabled():
-        print(f"\np95 added by a hung decider and a hung model: {p95 * 1000:.0f} ms of {BOUND * 1000:.0f} allowed")
-    assert BOUND <= p95 < BOUND + 2
+        print(f"\np95 added by a hung decider and a hung model: {p95 * 1000:.0f} ms of {bound * 1000:.0f} allowed")
+    assert bound <= p95 < number * bound / 2, "side by side, not one after the other"
 
 
 async def timed_new(appliance: Appliance, number: int) -> tuple[Any, float]:

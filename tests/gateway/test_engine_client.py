@@ -94,7 +94,10 @@ async def test_answers_find_their_requests(tmp_path: Path) -> None:
             assert {message.id for message in sink if not isinstance(message, Signal)} == {id}
 
 
-async def test_a_closed_socket_is_seen_at_once_and_connected_again(tmp_path: Path) -> None:
+async def test_a_closed_socket_is_seen_at_once_and_connected_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tandem.gateway.engine_client.POLL_EVERY", 600.0)  # it is seen without a question
     async with connected(tmp_path / "e.sock") as (client, double):
 
         async def never(job: Job) -> None:
@@ -104,11 +107,9 @@ async def test_a_closed_socket_is_seen_at_once_and_connected_again(tmp_path: Pat
         heard: list[Happening] = []
         client.submit(ask("r"), heard.append)
         await double.arrived.get()
-        before = asyncio.get_running_loop().time()
         double.die()
         while not heard:
             await asyncio.sleep(0.001)
-        assert asyncio.get_running_loop().time() - before < 0.1
         assert heard == [Signal.ENGINE_LOST]
         assert client.status.state is EngineState.AWAY
         with pytest.raises(EngineAway):

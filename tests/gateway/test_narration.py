@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from engine_double import Job
-from gateway_appliance import Start, make_live
+from gateway_appliance import SOON, Reading, Start, make_live
 from role_double import RoleDouble, hangs, publish
 
 from tandem.conductor.status import MARK
-from tandem.contract.messages import AnyMessage, Narrate, Narrated, RequestState, RoleState
+from tandem.contract.messages import AnyMessage, Message, Narrate, Narrated, RequestState, RoleState, Undecided
 from tandem.contract.plan import Api
 from tandem.gateway import narration
+from tandem.gateway.role_client import RoleClient
 from tandem.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.anyio
@@ -26,7 +28,7 @@ TASK = "Explain the sea. " + "x" * 2000 + " HIDDEN"
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, seconds in (("FIRST", 0.02), ("EVERY", 0.02), ("WITHIN", 0.1)):
+    for name, seconds in (("FIRST", 0.02), ("EVERY", 0.02), ("WITHIN", SOON)):
         monkeypatch.setattr(narration, name, seconds)
 
 
@@ -35,12 +37,15 @@ async def says(ask: AnyMessage) -> Narrated:
     return Narrated(ask.id, "Looking at the sea.")
 
 
-async def waits(job: Job, seconds: float = 1.3) -> None:
-    job.progress(RequestState.QUEUED, QUEUED, 1, 1)
-    await asyncio.sleep(seconds)
-    job.start()
-    job.tokens(*job.request.tokens[:3])
-    job.finish()
+def waits(until: Callable[[], Awaitable[None]]) -> Callable[[Job], Awaitable[None]]:
+    async def script(job: Job) -> None:
+        job.progress(RequestState.QUEUED, QUEUED, 1, 1)
+        await until()
+        job.start()
+        job.tokens(*job.request.tokens[:3])
+        job.finish()
+
+    return script
 
 
 def lines_of(text: str) -> list[tuple[str, bool]]:
@@ -52,30 +57,39 @@ def lines_of(text: str) -> list[tuple[str, bool]]:
 async def test_the_narrator_s_line_takes_the_place_of_ours_and_sees_what_may_be_seen(
     start: Start, tmp_path: Path
 ) -> None:
-    double = RoleDouble("narrator", "narrator")
+    double, reading = RoleDouble("narrator", "narrator"), Reading()
     async with start() as appliance, double.listening(tmp_path, says):
         publish(appliance, narrator=RoleState.LOADED)
-        appliance.engine.script = waits
-        response = await appliance.chat(TASK, stream=True)
-    assert lines_of(response.text) == [(QUEUED, False), ("Looking at the sea.", False), ("Answering", True)]
+        appliance.engine.script = waits(lambda: reading.until(lambda text: "Looking at the sea." in text))
+        await reading.chat(appliance, TASK)
+    assert lines_of(reading.text) == [(QUEUED, False), ("Looking at the sea.", False), ("Answering", True)]
     ask = double.asked[0]
     assert isinstance(ask, Narrate)
     assert ask.task.startswith("Explain the sea.") and "HIDDEN" not in ask.task and ask.doing == QUEUED
 
 
 @pytest.mark.parametrize("narrator", ["hangs", "held", "absent", "dead"])
-async def test_while_it_cannot_our_line_stands(start: Start, tmp_path: Path, narrator: str) -> None:
-    async def script(job: Job) -> None:
-        await waits(job, 0.3)
+async def test_while_it_cannot_our_line_stands(
+    start: Start, tmp_path: Path, narrator: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, ask = list[Message](), RoleClient.narrate
+    times = 2 if narrator in ("hangs", "dead") else 0
+    monkeypatch.setattr(narration, "WITHIN", 0.05)
 
+    async def listen(roles: RoleClient, asked: Narrate) -> Message:
+        told.append(await ask(roles, asked))
+        return told[-1]
+
+    monkeypatch.setattr(RoleClient, "narrate", listen)
     async with start() as appliance, RoleDouble("narrator", "narrator").listening(tmp_path, hangs):
         if narrator != "absent":
             state = RoleState.UNLOADED_FOR_MEMORY if narrator == "held" else RoleState.LOADED
             publish(appliance, narrator=state)
         if narrator == "dead":
             (tmp_path / "narrator.sock").unlink()
-        appliance.engine.script = script
+        appliance.engine.script = waits(lambda: appliance.until(lambda: len(told) >= times))
         response = await appliance.chat(TASK, stream=True)
+    assert all(isinstance(each, Undecided) for each in told) and bool(told) == bool(times)
     assert response.status_code == 200 and lines_of(response.text) == [(QUEUED, False), ("Answering", True)]
 
 
@@ -85,7 +99,7 @@ async def test_a_task_beside_a_conversation_is_not_narrated_and_off_is_silent(st
     for live, headers, shown in ((make_live(), {"x-task": "title"}, True), (off, {}, False)):
         async with start(live) as appliance, double.listening(tmp_path, says):
             publish(appliance, narrator=RoleState.LOADED)
-            appliance.engine.script = waits
+            appliance.engine.script = waits(lambda: asyncio.sleep(0.3))  # many times as long as until it would be asked
             body: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}], "stream": True}
             response = await appliance.http.post("/v1/chat/completions", json=body, headers=headers)
             assert bool(lines_of(response.text)) is shown

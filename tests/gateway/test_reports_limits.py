@@ -100,7 +100,7 @@ async def test_a_title_that_nobody_waits_for_is_given_up(start: Start) -> None:
     async def full(job: Job) -> None:
         job.refuse(RefusalCode.QUEUE_FULL, "the queue is full")
 
-    async with start(make_live(api=Api(tasks=TASKS), queue_timeout=0.01)) as appliance:
+    async with start(make_live(api=Api(tasks=TASKS), queue_timeout=0.5)) as appliance:
         appliance.engine.script = full
         assert (await appliance.chat("Generate a title for this conversation: x")).status_code == 429
 

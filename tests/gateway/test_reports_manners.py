@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from engine_double import Job
-from gateway_appliance import Start, make_live
+from gateway_appliance import SOON, Reading, Start, make_live
 from spoken import CLOCK, NOW, THINKING, chunks_of, put_together, speaking_tokens
 
 from tandem.contract.messages import RefusalCode, RequestState
@@ -27,7 +27,7 @@ async def test_every_event_has_a_choice_and_counts_come_only_when_asked(start_th
         async def waits(job: Job) -> None:
             for state in (RequestState.QUEUED, RequestState.WAITING_MEMORY, RequestState.READING):
                 job.progress(state, "a moment")
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0)
             await speaking_tokens(pieces)(job)
 
         appliance.engine.script = waits
@@ -45,35 +45,39 @@ async def test_every_event_has_a_choice_and_counts_come_only_when_asked(start_th
 async def test_a_comment_comes_by_the_clock_while_the_engine_says_nothing(start: Start) -> None:
     """BR-103: before the first word of the engine, while it reads, and between two tokens."""
 
+    reading = Reading()
+
+    async def two_comments_after(word: str) -> None:
+        await reading.until(lambda text: word in text and text[text.index(word) :].count("\n: ") >= 2)
+
     async def slow(job: Job) -> None:
         job.progress(RequestState.QUEUED, "1 request is ahead")
-        await asyncio.sleep(0.12)
+        await two_comments_after(": 1 request is ahead")
         job.start()
-        await asyncio.sleep(0.12)
+        await two_comments_after('"role":"assistant"')
         job.tokens(appliance.engine.answer[0])
-        await asyncio.sleep(0.12)
+        await two_comments_after('"content":"Hello"')
         job.finish()
 
     async with start(make_live(keepalive=0.05)) as appliance:
         appliance.engine.script = slow
-        body = (await appliance.chat(stream=True)).text
-    head, _, rest = body.partition('"role":"assistant"')
-    middle, _, end = rest.partition('"content":"Hello"')
-    assert [part.count("\n: ") + part.startswith(": ") >= 2 for part in (head, middle, end)] == [True] * 3
+        assert (await reading.chat(appliance)).endswith("data: [DONE]\n\n")
 
 
 async def test_who_is_sent_away_hears_why_and_when_to_come_back(start: Start) -> None:
     """BR-043: places are taken in order, and all others are told the same way, streamed or not."""
-    running = 0
+    come, all_come = 0, asyncio.Event()
 
     async def two_places(job: Job) -> None:
-        nonlocal running
-        if running == 2:
+        nonlocal come
+        come += 1
+        if come == 10:
+            all_come.set()
+        if come > 2:
             job.refuse(RefusalCode.QUEUE_FULL, "the queue is full: `limits.max_queue` lets 2 wait")
             return
-        running += 1
         job.start()
-        await asyncio.sleep(0.1)
+        await all_come.wait()
         job.finish()
 
     async with start() as appliance:
@@ -97,7 +101,7 @@ async def test_a_client_that_leaves_before_the_first_frame_frees_its_place(start
         behind = [await appliance.engine.arrived.get() for _ in leaving]
         for task in leaving:
             task.cancel()
-        cancelled = {await asyncio.wait_for(appliance.engine.cancels.get(), 2) for _ in leaving}
+        cancelled = {await asyncio.wait_for(appliance.engine.cancels.get(), SOON) for _ in leaving}
         assert cancelled == {job.request.id for job in behind}
         for task in holding:
             task.cancel()
