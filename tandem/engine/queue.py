@@ -16,7 +16,7 @@ from typing import Final
 from tandem.engine.slot import Request
 from tandem.engine.waiting import Key, Waiting
 
-AT_ONCE: Final = 32  # requests that one boundary asks, and that it tells of their place: half a millisecond
+AT_ONCE: Final = 16  # requests that one boundary asks, and that it tells of their place: half a millisecond
 
 
 class Queue:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Several
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
@@ -15,6 +16,7 @@ from typing import Final
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from tandem.contract.messages import RefusalCode
 from tandem.draft.drafting import Bid, Drafting
@@ -85,8 +87,13 @@ def bid(slot: Slot, nodes: int) -> Bid:
 
 def draft(slot: Slot, tree: DraftTree) -> Block:
     """The last written token, whose row is still missing, and the guesses behind it."""
-    tokens = torch.tensor([running_on(slot).written[-1], *tree.tokens])
+    tokens = ids([running_on(slot).written[-1], *tree.tokens])
     return Block(tokens, slot.rows, slot.state, Wants.ALL, Tree(tree.to_block_parents()) if tree.nodes else None)
+
+
+def ids(tokens: Several[int]) -> Tensor:
+    """int64 [tokens]. By way of numpy: `torch.tensor` takes six microseconds more, a slot a round."""
+    return torch.from_numpy(np.array(tokens, dtype=np.int64))
 
 
 def by_block(logits: Logits, blocks: list[Block]) -> list[Logits]:
@@ -125,7 +132,7 @@ def read_chunk(model: Model, slot: Slot, chunk: int) -> int:
         return 0
     with ending_only([slot]):
         wants = Wants.LAST if end == len(prompt) else Wants.NONE
-        logits = model.forward([Block(torch.tensor(prompt[start:end]), start, slot.state, wants)])
+        logits = model.forward([Block(ids(prompt[start:end]), start, slot.state, wants)])
         sequence.read = end
         slot.wrote(end)
         if end % slot.unit == 0:
