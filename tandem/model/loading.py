@@ -9,8 +9,8 @@ from typing import Final
 import torch
 
 from tandem.errors import CannotStart
-from tandem.model.families import llama
 from tandem.model.families.directory import open_checkpoint
+from tandem.model.families.file import open_file
 from tandem.model.heap import give_back, pages_of_their_own
 from tandem.model.interface import Model
 from tandem.model.placement import place
@@ -25,8 +25,6 @@ _PACKED: Final = {
     "nvfp4": {Format.NVFP4_MODELOPT, Format.NVFP4_COMPRESSED},
 }
 """By what a plan calls it."""
-
-_GGUF_FAMILIES: Final = {"llama": llama.read}
 
 
 def load(
@@ -60,11 +58,7 @@ def load(
             "set `engine.device: cpu`, or serve the model from a directory of safetensors",
         )
     with GgufFile(path) as file:
-        if file.architecture not in _GGUF_FAMILIES:
-            raise CannotStart(
-                f"{path} holds a model of architecture `{file.architecture}`; known are {', '.join(_GGUF_FAMILIES)}"
-            )
-        model = _GGUF_FAMILIES[file.architecture](file, Compute(compute), progress)
+        model = open_file(file, Compute(compute), progress)
     _ = model.row_bucket  # measured now, not in the first request
     give_back()
     progress(1.0)

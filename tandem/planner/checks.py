@@ -36,7 +36,10 @@ class Need:
 _DIRECTORY: Final = ("bfloat16", "float32", "int8")
 _PACKED: Final = ("bfloat16", "fp8", "mxfp8", "nvfp4")
 COMPUTES: Final[dict[str, dict[str, tuple[str, ...]]]] = {
-    "cpu": {"llama": (*_DIRECTORY, "int4"), "qwen3": _DIRECTORY, "qwen35": _DIRECTORY, "flashnext": _DIRECTORY},
+    "cpu": {
+        **dict.fromkeys(("llama", "qwen3"), (*_DIRECTORY, "int4")),
+        **dict.fromkeys(("qwen35", "flashnext"), _DIRECTORY),
+    },
     "cuda": dict.fromkeys(("llama", "qwen3", "qwen35", "flashnext"), _PACKED),
 }
 """Number formats this version's engine computes in, by device and family. int4 is a GGUF file's own blocks. A CUDA

@@ -63,14 +63,16 @@ class TestNumbers:
             read = file.tensors["matrix"].float32()
         assert torch.equal(read, torch.from_numpy(gguf.quants.dequantize(stored, Kind.Q6_K)))
 
-    @pytest.mark.parametrize("kind", [Kind.Q4_0, Kind.Q4_1])
-    def test_four_bit_blocks_lose_nothing(self, path: Path, kind: Kind) -> None:
+    @pytest.mark.parametrize("kind", [Kind.Q4_0, Kind.Q4_1, Kind.Q5_0, Kind.Q5_1, Kind.Q8_0])
+    def test_whole_numbers_lose_nothing(self, path: Path, kind: Kind) -> None:
         TINY.with_kind(kind).write(path)
         with GgufFile(path) as file:
             matrix = file.tensors["blk.0.attn_q.weight"]
-            blocks, expected = matrix.four_bit(), matrix.float32()
-        scale, minimum = (part.repeat_interleave(32, dim=1) for part in (blocks.scale, blocks.minimum))
-        torch.testing.assert_close(blocks.nibbles * scale + minimum, expected, rtol=1e-6, atol=1e-6)
+            grouped, expected = matrix.grouped(), matrix.float32()
+        assert grouped.bits == matrix.bits
+        assert int(grouped.numbers.max()) < 2**grouped.bits
+        scale, minimum = (part.repeat_interleave(32, dim=1) for part in (grouped.scale, grouped.minimum))
+        torch.testing.assert_close(grouped.numbers * scale + minimum, expected, rtol=1e-6, atol=1e-6)
 
     def test_metadata_is_read_and_texts_are_passed_over(self, path: Path) -> None:
         TINY.write(path)

@@ -156,8 +156,10 @@ class TestNumbers:
             TinyLlama(),
             TinyLlama(tied=False, kv_heads=4, rope_base=500000.0, epsilon=1e-3),
             TinyLlama(heads=8, kv_heads=1, head_dim=32, vocab=97, layers=3),
+            TinyLlama(family="qwen3"),
+            TinyLlama(family="qwen3", tied=False, heads=6, kv_heads=3, head_dim=32),
         ],
-        ids=["tied", "untied, no groups", "one kv head, odd vocabulary"],
+        ids=["tied", "untied, no groups", "one kv head, odd vocabulary", "qwen3", "qwen3, untied, wider than hidden"],
     )
     def test_float32_is_the_reference(self, shape: TinyLlama, tmp_path: Path) -> None:
         model = load(shape.write(tmp_path / "tiny.gguf"), "float32", threads=1)

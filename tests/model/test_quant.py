@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tandem.model.weights.gguf import FourBit
+from tandem.model.weights.gguf import Grouped
 from tandem.model.weights.quant import WEIGHT_ONLY_ROWS, Dense, Int4, Int8
 
 OUT, IN = 48, 96
@@ -16,18 +16,19 @@ def random(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-def four_bit() -> FourBit:
+def four_bit() -> Grouped:
     generator = torch.Generator().manual_seed(1)
-    return FourBit(
-        nibbles=torch.randint(0, 16, (OUT, IN), generator=generator, dtype=torch.uint8),
+    return Grouped(
+        numbers=torch.randint(0, 16, (OUT, IN), generator=generator, dtype=torch.uint8),
         scale=torch.rand(OUT, IN // 32, generator=generator) + 0.5,
         minimum=-8 * torch.rand(OUT, IN // 32, generator=generator),
+        bits=4,
     )
 
 
-def matrix(blocks: FourBit) -> Tensor:
+def matrix(blocks: Grouped) -> Tensor:
     scale, minimum = (part.repeat_interleave(32, dim=1) for part in (blocks.scale, blocks.minimum))
-    return blocks.nibbles * scale + minimum
+    return blocks.numbers * scale + minimum
 
 
 def relative(product: Tensor, expected: Tensor) -> float:

@@ -1,4 +1,4 @@
-"""A random Llama of a few thousand weights, written as GGUF the way the converters of that family write it."""
+"""A random Llama or Qwen3 of a few thousand weights, written as GGUF the way the converters of its family write it."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ class TinyLlama:
     epsilon: float = 1e-5
     tied: bool = True
     seed: int = 0
+    family: str = "llama"  # or qwen3: queries and keys are normed, and their rows stored as trained
     kinds: Mapping[str, Kind] = field(default_factory=dict)  # by the last word but one of a tensor's name; else F32
 
     def with_kind(self, kind: Kind) -> TinyLlama:
@@ -41,8 +42,8 @@ class TinyLlama:
         def matrix(out: int, into: int) -> np.ndarray:
             return (random.standard_normal((out, into)) / into**0.5).astype(np.float32)
 
-        def norm() -> np.ndarray:
-            return random.uniform(0.5, 1.5, self.hidden).astype(np.float32)
+        def norm(width: int = self.hidden) -> np.ndarray:
+            return random.uniform(0.5, 1.5, width).astype(np.float32)
 
         queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
         named = {"token_embd.weight": matrix(self.vocab, self.hidden), "output_norm.weight": norm()}
@@ -60,11 +61,13 @@ class TinyLlama:
                 f"blk.{index}.ffn_up.weight": matrix(self.feed_forward, self.hidden),
                 f"blk.{index}.ffn_down.weight": matrix(self.hidden, self.feed_forward),
             }
+            if self.family == "qwen3":
+                named |= {f"blk.{index}.{name}.weight": norm(self.head_dim) for name in ("attn_q_norm", "attn_k_norm")}
         return named
 
     def write(self, path: Path, change: Mapping[str, np.ndarray | None] | None = None) -> Path:
         """`change` replaces tensors by name, adds new ones, and leaves out those given as None."""
-        writer = gguf.GGUFWriter(path, "llama")
+        writer = gguf.GGUFWriter(path, self.family)
         writer.add_block_count(self.layers)
         writer.add_context_length(self.window)
         writer.add_embedding_length(self.hidden)
@@ -95,7 +98,7 @@ class TinyLlama:
 
     def _in_file_order(self, name: str, weight: np.ndarray) -> np.ndarray:
         """Query and key rows: the two numbers of a head that turn together side by side."""
-        heads = {"attn_q": self.heads, "attn_k": self.kv_heads}.get(name.split(".")[-2])
+        heads = self._turned(name)
         if heads is None or weight.shape[0] != heads * self.head_dim:
             return weight
         halves = weight.reshape(heads, 2, self.head_dim // 2, -1)
@@ -103,18 +106,26 @@ class TinyLlama:
 
     def half_split(self, name: str, weight: np.ndarray) -> np.ndarray:
         """A matrix of a file in the order transformers has it; undoes `_in_file_order`."""
-        heads = {"attn_q": self.heads, "attn_k": self.kv_heads}.get(name.split(".")[-2])
+        heads = self._turned(name)
         if heads is None:
             return weight
         pairs = weight.reshape(heads, self.head_dim // 2, 2, -1)
         return np.ascontiguousarray(pairs.swapaxes(1, 2).reshape(weight.shape))
 
+    def _turned(self, name: str) -> int | None:
+        """Heads of a matrix that is stored in turning order."""
+        heads = {"attn_q": self.heads, "attn_k": self.kv_heads} if self.family == "llama" else {}
+        return heads.get(name.split(".")[-2])
+
     def reference(self, weights: Mapping[str, np.ndarray] | None = None) -> Any:
         """`weights` (or this model's own) in transformers, float32."""
-        from transformers import LlamaConfig, LlamaForCausalLM
+        from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-        model = LlamaForCausalLM(
-            LlamaConfig(
+        config, build = {"llama": (LlamaConfig, LlamaForCausalLM), "qwen3": (Qwen3Config, Qwen3ForCausalLM)}[
+            self.family
+        ]
+        model = build(
+            config(
                 vocab_size=self.vocab,
                 hidden_size=self.hidden,
                 intermediate_size=self.feed_forward,
@@ -136,6 +147,8 @@ class TinyLlama:
             "attn_q": "self_attn.q_proj",
             "attn_k": "self_attn.k_proj",
             "attn_v": "self_attn.v_proj",
+            "attn_q_norm": "self_attn.q_norm",
+            "attn_k_norm": "self_attn.k_norm",
             "attn_output": "self_attn.o_proj",
             "ffn_norm": "post_attention_layernorm",
             "ffn_gate": "mlp.gate_proj",

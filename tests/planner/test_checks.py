@@ -146,15 +146,14 @@ def test_the_27b_profile_is_served_on_the_device_it_is_written_for() -> None:
 
 def test_what_is_served_is_what_the_model_code_has() -> None:
     from tandem.model.families.directory import _BUILDERS
+    from tandem.model.families.file import FAMILIES
     from tandem.model.loading import _PACKED
     from tandem.model.weights.quant import Compute
 
     families = Profile.model_fields["family"].annotation
-    assert all(set(served) == set(get_args(families)) == {"llama", *_BUILDERS} for served in COMPUTES.values())
-    assert set(COMPUTES["cpu"]["llama"]) == set(Compute)
-    assert all(
-        set(COMPUTES["cpu"][family]) == set(Compute) - {Compute.INT4} for family in _BUILDERS if family != "llama"
-    )
+    assert all(set(served) == set(get_args(families)) == set(_BUILDERS) for served in COMPUTES.values())
+    for family in _BUILDERS:
+        assert set(COMPUTES["cpu"][family]) == set(Compute) - (set() if family in FAMILIES else {Compute.INT4})
     assert all(set(served) == {Compute.BFLOAT16, *_PACKED} for served in COMPUTES["cuda"].values())
 
 

@@ -1,26 +1,27 @@
-"""Weights as the native step reads them: blocks of 16 outputs x 32 inputs, integers then scales (`abi.h`)."""
+"""Weights as the native step reads them: blocks of 16 outputs x 32 inputs (`abi.h`)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import torch
 from torch import Tensor
 
-from tandem.model.weights.gguf import FourBit
+from tandem.model.weights.gguf import Grouped
 
 OUTPUTS: Final = 16  # of one block
 GROUP: Final = 32  # inputs of one block, which share a scale
+_FACTORS: Final = 4 * OUTPUTS  # bytes of a block's scales and minimums
 _WIDENED: Final = 4096  # outputs packed at a time: what is needed beside the blocks stays small
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Blocks:
-    """weight = scale * integer + minimum, scales as IEEE halves. 0.625 bytes a weight of 4 bits, 1.125 of 8."""
+    """weight = scale * number + minimum, both IEEE halves: 0.625 bytes a weight of 4 bits, 1.125 of 8."""
 
-    data: Tensor  # uint8, contiguous
+    data: Tensor  # uint8 [outputs / 16, inputs / 32, bytes], contiguous
     outputs: int
     inputs: int
     bits: int  # 4 or 8
@@ -29,33 +30,69 @@ class Blocks:
     def fits(shape: tuple[int, int]) -> bool:
         return shape[0] % OUTPUTS == 0 and shape[1] % GROUP == 0
 
-
-def pack_four(parts: Sequence[FourBit]) -> Blocks:
-    """Stored 4-bit matrices, stacked along their outputs. Their scales are halves in the file: nothing is lost."""
-    nibbles = torch.cat([part.nibbles for part in parts])
-    outputs, inputs = nibbles.shape
-    halves = nibbles.view(outputs // OUTPUTS, OUTPUTS, inputs // GROUP, 2, 4, 4)  # block, output, group, half, s, b
-    packed = (halves[:, :, :, 0] | halves[:, :, :, 1] << 4).permute(0, 2, 3, 1, 4)  # block, group, s, output, b
-    scale, minimum = (torch.cat([getattr(part, name) for part in parts]) for name in ("scale", "minimum"))
-    return Blocks(_join(packed.flatten(2), scale, minimum), outputs, inputs, 4)
-
-
-def pack_eight(weight: Tensor) -> Blocks:
-    """float32 [outputs, inputs] in 8 bits a group of 32. What a file keeps as Q8_0 comes out as it was."""
-    outputs, inputs = weight.shape
-    parts = []
-    for first in range(0, outputs, _WIDENED):
-        groups = weight[first : first + _WIDENED].reshape(-1, inputs // GROUP, GROUP)
-        scale = (groups.abs().amax(dim=2) / 127).half()
-        numbers = torch.where(scale[..., None] > 0, groups / scale[..., None].float(), 0.0)
-        unsigned = (numbers.round_().clamp_(-127, 127) + 128).to(torch.uint8)
-        rows = unsigned.view(-1, OUTPUTS, inputs // GROUP, 8, 4).permute(0, 2, 3, 1, 4)  # block, group, s, output, b
-        parts.append(_join(rows.flatten(2), scale.float(), scale.float() * -128))
-    return Blocks(torch.cat(parts), outputs, inputs, 8)
+    def lookup(self, tokens: Tensor) -> Tensor:
+        """int64 [rows] -> rows of the matrix, float32 [rows, inputs]"""
+        block, output = tokens // OUTPUTS, tokens % OUTPUTS
+        outer = self.data.shape[:2]
+        words = self.data[..., :-_FACTORS].view(*outer, -1, OUTPUTS, 4)
+        numbers = words[block, :, :, output].flatten(2)  # [rows, groups, bytes]
+        if self.bits == 4:
+            numbers = torch.cat((numbers & 15, numbers >> 4), dim=-1)
+        factors = self.data[..., -_FACTORS:].view(torch.float16).view(*outer, 2, OUTPUTS)
+        scale, minimum = factors[block, :, :, output].float()[..., None].unbind(2)
+        return (numbers * scale + minimum).flatten(1)
 
 
-def _join(integers: Tensor, scale: Tensor, minimum: Tensor) -> Tensor:
-    """[blocks, groups, bytes] and twice [outputs, groups] -> uint8, block by block."""
+def pack(matrix: Grouped, bits: int) -> Blocks:
+    """What a file keeps as whole numbers, in 4 or 8 bits, no fewer than it has: nothing is lost."""
+    assert matrix.bits <= bits, "numbers must have room"
+
+    def some(rows: slice) -> Tensor:
+        numbers = matrix.numbers[rows]
+        return _join(_nibbles(numbers) if bits == 4 else _bytes(numbers), matrix.scale[rows], matrix.minimum[rows])
+
+    return _packed(matrix.numbers.shape, bits, some)
+
+
+def round_to_eight(weight: Tensor) -> Blocks:
+    """float32 [outputs, inputs] to 8 bits a group of 32."""
+
+    def some(rows: slice) -> Tensor:
+        groups = weight[rows].view(-1, weight.shape[1] // GROUP, GROUP)
+        scale = (groups.abs().amax(dim=2) / 127).half().float()
+        numbers = torch.where(scale[..., None] > 0, groups / scale[..., None], 0.0).round_().clamp_(-127, 127)
+        return _join(_bytes((numbers + 128).to(torch.uint8).flatten(1)), scale, scale * -128)
+
+    return _packed(weight.shape, 8, some)
+
+
+def stacked(parts: Sequence[Blocks]) -> Blocks:
+    """Matrices of equal bits as one, a part's outputs behind the other's."""
+    if len(parts) == 1:
+        return parts[0]
+    data = torch.cat([part.data for part in parts])
+    return Blocks(data, sum(part.outputs for part in parts), parts[0].inputs, parts[0].bits)
+
+
+def _packed(shape: Sequence[int], bits: int, some: Callable[[slice], Tensor]) -> Blocks:
+    outputs, inputs = shape
+    pieces = [some(slice(first, first + _WIDENED)) for first in range(0, outputs, _WIDENED)]
+    return Blocks(pieces[0] if len(pieces) == 1 else torch.cat(pieces), outputs, inputs, bits)
+
+
+def _nibbles(numbers: Tensor) -> Tensor:
+    """uint8 [outputs, inputs] below 16 -> [blocks, groups, 256]: input i in the low, i + 16 in the high half"""
+    halves = numbers.view(-1, OUTPUTS, numbers.shape[1] // GROUP, 2, 4, 4)  # block, output, group, half, word, byte
+    return (halves[:, :, :, 0] | halves[:, :, :, 1] << 4).permute(0, 2, 3, 1, 4).flatten(2)
+
+
+def _bytes(numbers: Tensor) -> Tensor:
+    """uint8 [outputs, inputs] -> [blocks, groups, 512]"""
+    return numbers.view(-1, OUTPUTS, numbers.shape[1] // GROUP, 8, 4).permute(0, 2, 3, 1, 4).flatten(2)
+
+
+def _join(numbers: Tensor, scale: Tensor, minimum: Tensor) -> Tensor:
+    """[blocks, groups, bytes] and twice [outputs, groups] -> uint8 [blocks, groups, bytes + 64]"""
     factors = torch.stack((scale, minimum)).view(2, -1, OUTPUTS, scale.shape[1]).permute(1, 3, 0, 2)
-    halves = factors.half().contiguous().view(torch.uint8).flatten(2)  # [blocks, groups, 64]
-    return torch.cat((integers, halves), dim=2).contiguous()
+    halves = factors.half().contiguous().view(torch.uint8).flatten(2)
+    return torch.cat((numbers, halves), dim=2)

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from tandem.model.config import ModelConfig
 from tandem.model.interface import Allocate, Block, Wants, allocate_at_once
+from tandem.model.native.blocks import Blocks
 from tandem.model.native.step import MOST_ROWS, NativeStep
 from tandem.model.passes import Pass, passes
 from tandem.model.rope import Rope
 from tandem.model.state import KvRows, SequenceState
-from tandem.model.weights.quant import Matrix
 
 ROWS_A_PASS: Final = 32  # more do not read a prompt faster, and what they work in no longer lies in the nearest cache
 
@@ -29,7 +29,7 @@ class NativeModel:
     is_row_invariant = True
     mtp = None
 
-    def __init__(self, config: ModelConfig, step: NativeStep, embedding: Matrix, rope: Rope) -> None:
+    def __init__(self, config: ModelConfig, step: NativeStep, embedding: Blocks, rope: Rope) -> None:
         self.config = config
         self._step = step
         self._embedding = embedding

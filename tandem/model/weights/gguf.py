@@ -48,16 +48,22 @@ _SCALARS: Final = {
 }
 _NAMES_SHOWN: Final = 4  # tensors listed in one sentence
 _WIDENED: Final = 1 << 20  # weights brought to float32 at a time
-_BLOCK: Final = 32  # weights that share a scale in the four-bit formats
+_BLOCK: Final = 32  # weights that share a scale in the formats of whole numbers
+_BITS: Final = {_KIND.Q4_0: 4, _KIND.Q4_1: 4, _KIND.Q5_0: 5, _KIND.Q5_1: 5, _KIND.Q8_0: 8}
+_WITH_MINIMUM: Final = (_KIND.Q4_1, _KIND.Q5_1)  # the others' numbers are around zero
 
 
 @dataclass(frozen=True, slots=True)
-class FourBit:
-    """A matrix as its file keeps it: `weight = scale * nibble + minimum`, groups of 32 along the inputs."""
+class Grouped:
+    """A matrix as its file keeps it: `weight = scale * number + minimum`, groups of 32 along the inputs.
 
-    nibbles: Tensor  # uint8 [out, in], 0 to 15
+    Scales and minimums are IEEE halves.
+    """
+
+    numbers: Tensor  # uint8 [out, in], below 2 ** bits
     scale: Tensor  # float32 [out, in / 32]
     minimum: Tensor  # float32 [out, in / 32]
+    bits: int  # 4, 5 or 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +78,13 @@ class StoredTensor:
     size: int  # bytes
 
     @property
+    def bits(self) -> int | None:
+        """Of the whole numbers that `grouped` gives; None where the format is another."""
+        return _BITS.get(self.kind)
+
+    @property
     def is_four_bit(self) -> bool:
-        return self.kind in (_KIND.Q4_0, _KIND.Q4_1)
+        return self.bits == 4
 
     def float32(self) -> Tensor:
         """The weights in full. Raises `CannotStart` when one of them is not a finite number."""
@@ -91,23 +102,36 @@ class StoredTensor:
             weights[first : first + rows] = gguf.quants.dequantize(stored[first : first + rows], self.kind)
         return self._finite(torch.from_numpy(weights)).reshape(self.shape)
 
-    def four_bit(self) -> FourBit:
-        """The weights of a Q4_0 or Q4_1 matrix without loss. Raises `CannotStart` as `float32` does."""
+    def grouped(self) -> Grouped:
+        """The weights of a matrix of whole numbers (`bits`) without loss. Raises `CannotStart` as `float32` does."""
         import torch
 
-        assert self.is_four_bit
-        has_minimum = self.kind is _KIND.Q4_1
-        groups = self.shape[-1] // _BLOCK
-        blocks = torch.frombuffer(self.file.read(self), dtype=torch.uint8).view(self.shape[0], groups, -1)
-        head = 4 if has_minimum else 2  # bytes of scale and minimum before the 16 bytes of nibbles
-        factors = self._finite(blocks[..., :head].contiguous().view(torch.float16).float())
-        packed = blocks[..., head:]
-        scale = factors[..., 0].contiguous()
-        return FourBit(
-            nibbles=torch.cat((packed & 15, packed >> 4), dim=-1).view(self.shape),
+        bits = self.bits
+        assert bits is not None, "asked first"
+        has_minimum = self.kind in _WITH_MINIMUM
+        stored = torch.frombuffer(self.file.read(self), dtype=torch.uint8).view(self.shape[0], -1, self._block_bytes)
+        head = 4 if has_minimum else 2  # bytes of scale and minimum
+        factors = self._finite(stored[..., :head].contiguous().view(torch.float16).float())
+        scale, numbers = factors[..., 0].contiguous(), stored[..., head:]
+        if bits == 8:
+            numbers = numbers ^ 128  # signed bytes, from -128 to 127
+        else:
+            low = numbers[..., -16:]
+            fifths = numbers[..., :4] if bits == 5 else None
+            numbers = torch.cat((low & 15, low >> 4), dim=-1)
+            if fifths is not None:  # a bit for each number, in its order
+                numbers += (fifths[..., None] >> torch.arange(8, dtype=torch.uint8) & 1).flatten(-2) << 4
+        return Grouped(
+            numbers=numbers.view(self.shape),
             scale=scale,
-            minimum=factors[..., 1].contiguous() if has_minimum else scale * -8,
+            minimum=factors[..., 1].contiguous() if has_minimum else scale * -(2.0 ** (bits - 1)),
+            bits=bits,
         )
+
+    @property
+    def _block_bytes(self) -> int:
+        size: int = gguf.GGML_QUANT_SIZES[self.kind][1]
+        return size
 
     def _finite(self, numbers: Tensor) -> Tensor:
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from tandem.model.bucket import least_rows, pad_rows
-from tandem.model.weights.gguf import FourBit, StoredTensor
+from tandem.model.weights.gguf import Grouped, StoredTensor
 
 WEIGHT_ONLY_ROWS: Final = 32  # above it widening the weights once costs less than the row-wise kernels (measured)
 _GROUP: Final = 32  # inputs that share one scale in the 4-bit form
@@ -119,13 +119,13 @@ class Int8:
 class Int4:
     """The file's own 4-bit blocks for few rows, an 8-bit copy for many. 1.6 bytes a weight in all."""
 
-    def __init__(self, blocks: FourBit) -> None:
+    def __init__(self, blocks: Grouped) -> None:
         # torch's kernel reads `(nibble - 8) * scale + zero`, scale and zero interleaved as [in / 32, out, 2].
         factors = torch.stack((blocks.scale, blocks.minimum + 8 * blocks.scale), dim=-1)
         self.factors = factors.transpose(0, 1).contiguous().bfloat16()
-        self.packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(blocks.nibbles.int(), 1)
+        self.packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(blocks.numbers.int(), 1)
         scale, minimum = (part.repeat_interleave(_GROUP, dim=1) for part in (blocks.scale, blocks.minimum))
-        self.wide = Int8(blocks.nibbles * scale + minimum)
+        self.wide = Int8(blocks.numbers * scale + minimum)
 
     @staticmethod
     def fits(shape: tuple[int, int]) -> bool:
@@ -142,28 +142,30 @@ class Int4:
         return product
 
 
-def projection(parts: Sequence[StoredTensor], compute: Compute) -> Dense | Int8 | Int4:
+def projection(parts: Sequence[StoredTensor], compute: Compute, order: Tensor | None = None) -> Dense | Int8 | Int4:
     """One matrix of several stored ones, stacked along their outputs: one product in place of many.
 
-    A matrix whose size a kernel cannot take is held one form wider.
+    `order` rearranges the outputs of the whole. A matrix whose size a kernel cannot take is held one form wider.
     """
     shape = (sum(part.shape[0] for part in parts), parts[0].shape[1])
     if compute is Compute.INT4 and Int4.fits(shape) and all(part.is_four_bit for part in parts):
-        blocks = [part.four_bit() for part in parts]
-        return Int4(
-            FourBit(
-                nibbles=torch.cat([block.nibbles for block in blocks]),
-                scale=torch.cat([block.scale for block in blocks]),
-                minimum=torch.cat([block.minimum for block in blocks]),
-            )
+        blocks = [part.grouped() for part in parts]
+        numbers, scale, minimum = (
+            _ordered(torch.cat([getattr(block, name) for block in blocks]), order)
+            for name in ("numbers", "scale", "minimum")
         )
-    return table(parts, compute)
+        return Int4(Grouped(numbers, scale, minimum, bits=4))
+    return table(parts, compute, order)
 
 
-def table(parts: Sequence[StoredTensor], compute: Compute) -> Dense | Int8:
+def table(parts: Sequence[StoredTensor], compute: Compute, order: Tensor | None = None) -> Dense | Int8:
     """As `projection`, for a matrix whose rows are also looked up (an embedding)."""
     shape = (sum(part.shape[0] for part in parts), parts[0].shape[1])
-    weight = torch.cat([part.float32() for part in parts]) if len(parts) > 1 else parts[0].float32()
+    weight = _ordered(torch.cat([part.float32() for part in parts]) if len(parts) > 1 else parts[0].float32(), order)
     if compute in (Compute.INT8, Compute.INT4) and Int8.fits(shape):
         return Int8(weight)
     return Dense(weight.to(compute.dtype))
+
+
+def _ordered(rows: Tensor, order: Tensor | None) -> Tensor:
+    return rows if order is None else rows[order]

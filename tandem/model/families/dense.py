@@ -1,0 +1,116 @@
+"""The dense families (llama, qwen3) in the native step: which tensors it needs, whatever their source calls them.
+
+Packing is the source's: `Weights.matrix` is the one place where stored matrices become blocks.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from tandem.model.config import ModelConfig
+from tandem.model.native.blocks import Blocks
+from tandem.model.native.model import NativeModel
+from tandem.model.native.step import NativeStep, StepLayer
+from tandem.model.rope import Rope
+from tandem.model.weights.quant import Compute
+
+log = logging.getLogger("tandem.engine")
+
+
+class Weights(Protocol):
+    """Where the weights of one model are stored."""
+
+    def matrix(self, width: int, parts: Sequence[tuple[str, int]]) -> Blocks:
+        """The matrices `parts` (name, outputs) of `width` inputs, stacked and packed."""
+        ...
+
+    def norm(self, name: str, width: int) -> Tensor:
+        """float32 [width]"""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What a source calls the tensors, without `.weight` at the end; those of a layer behind its own prefix."""
+
+    embedding: str
+    head: str
+    last_norm: str
+    layer: str  # with a place for its number
+    attention_norm: str
+    qkv: tuple[str, str, str]
+    query_norm: str
+    key_norm: str
+    attention_output: str
+    feed_forward_norm: str
+    gate_up: tuple[str, str]
+    down: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Parts:
+    """All weights of a model, packed."""
+
+    embedding: Blocks
+    layers: list[StepLayer]
+    last_norm: Tensor
+    head: Blocks
+
+
+def runs_natively(config: ModelConfig, compute: Compute) -> bool:
+    """Whether the native step takes over here, which the log says where it might have. float32 is the reference."""
+    if compute in (Compute.FLOAT32, Compute.BFLOAT16):
+        return False
+    if not NativeStep.pays():
+        log.info("passes run in torch: the native step was not compiled, or has nothing for this processor")
+        return False
+    if not NativeStep.fits(config) or not Blocks.fits((config.vocab, config.hidden)):
+        log.info("passes run in torch: sizes of this model are no multiples of what the native step computes at a time")
+        return False
+    return True
+
+
+def read(
+    config: ModelConfig,
+    weights: Weights,
+    names: Names,
+    tied: bool,
+    normed: bool,
+    progress: Callable[[float], None] = lambda share: None,
+) -> Parts:
+    """`tied`: the head is the embedding. `normed`: queries and keys are. `progress` hears the share of layers."""
+    width, kv_width = config.query_width, config.kv_width
+
+    def read_layer(index: int) -> StepLayer:
+        progress((index + 2) / (config.layers + 2))  # embedding and head weigh about as much as a layer
+        at = names.layer.format(index)
+        qkv = zip((f"{at}{name}" for name in names.qkv), (width, kv_width, kv_width), strict=True)
+        return StepLayer(
+            attention_norm=weights.norm(at + names.attention_norm, config.hidden),
+            qkv=weights.matrix(config.hidden, list(qkv)),
+            query_norm=weights.norm(at + names.query_norm, config.head_dim) if normed else None,
+            key_norm=weights.norm(at + names.key_norm, config.head_dim) if normed else None,
+            attention_output=weights.matrix(width, [(at + names.attention_output, config.hidden)]),
+            feed_forward_norm=weights.norm(at + names.feed_forward_norm, config.hidden),
+            gate_up=weights.matrix(config.hidden, [(at + name, config.feed_forward) for name in names.gate_up]),
+            down=weights.matrix(config.feed_forward, [(at + names.down, config.hidden)]),
+        )
+
+    # The widest first: what packing takes beside it is there for a moment, while little else is.
+    embedding = weights.matrix(config.hidden, [(names.embedding, config.vocab)])
+    head = embedding if tied else weights.matrix(config.hidden, [(names.head, config.vocab)])
+    layers = [read_layer(index) for index in range(config.layers)]
+    return Parts(embedding, layers, weights.norm(names.last_norm, config.hidden), head)
+
+
+def build(config: ModelConfig, parts: Parts, rope: Rope, turn_halves: bool) -> NativeModel:
+    """`turn_halves`: number i of a head turns with i + head_dim / 2, not with its neighbour."""
+    step = NativeStep(config, parts.layers, parts.last_norm, parts.head, torch.get_num_threads(), turn_halves)
+    log.info("passes run in the native step (%s)", step.family)
+    return NativeModel(config, step, parts.embedding, rope)
