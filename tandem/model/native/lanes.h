@@ -1,5 +1,6 @@
 // Vectors and inner products of one processor family. `step.h` is written in these words and compiled once for each:
-// a translation unit defines LANE (the namespace) and one of LANE_AVX512, LANE_AVX2, or none for any machine.
+// a translation unit defines LANE (the namespace) and one of LANE_AVX512, LANE_AVX2, LANE_NEON (arm64 with dot products;
+// LANE_I8MM beside it where those take an unsigned factor), or none for any machine.
 //
 // LANES outputs, or positions, are computed side by side. Integer products are exact everywhere. Sums of floats are
 // written out one by one and never reordered by the compiler (-ffp-contract=off), so a row has the same bits in any
@@ -11,6 +12,8 @@
 
 #if defined(LANE_AVX512) || defined(LANE_AVX2)
 #include <immintrin.h>
+#elif defined(LANE_NEON)
+#include <arm_neon.h>
 #endif
 
 namespace LANE {
@@ -40,6 +43,8 @@ static inline Floats all(float x) {
     return (Floats)_mm512_set1_ps(x);
 #elif defined(LANE_AVX2)
     return (Floats)_mm256_set1_ps(x);
+#elif defined(LANE_NEON)
+    return (Floats)vdupq_n_f32(x);
 #else
     return Floats{x, x, x, x};
 #endif
@@ -51,6 +56,8 @@ static inline Floats mul_add(Floats a, Floats b, Floats c) {
     return (Floats)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
 #elif defined(LANE_AVX2)
     return (Floats)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif defined(LANE_NEON)
+    return (Floats)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
 #else
     return a * b + c;
 #endif
@@ -68,7 +75,7 @@ static inline float max_of(Floats v) {
     return best;
 }
 
-// e^x within 2 ulp; below -87 it is e^-87, about 1.6e-38.
+// e^x within 3 ulp; below -87 it is e^-87, about 1.6e-38.
 static inline Floats exp_of(Floats x) {
     x = max(x, all(-87.0f));
     const Floats n = round_even(x * 1.44269504f);
@@ -104,6 +111,8 @@ static inline Floats load_halves(const uint8_t* from) {  // IEEE
     return (Floats)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)from));
 #elif defined(LANE_AVX2)
     return (Floats)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)from));
+#elif defined(LANE_NEON)
+    return (Floats)vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(from)));
 #else
     Floats v;
     for (int lane = 0; lane < LANES; lane++) {
@@ -127,6 +136,8 @@ static inline Floats load_bfloats(const uint16_t* from) {
     return (Floats)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)from)), 16);
 #elif defined(LANE_AVX2)
     return (Floats)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)from)), 16);
+#elif defined(LANE_NEON)
+    return (Floats)vshll_n_u16(vld1_u16(from), 16);
 #else
     Ints v;
     for (int lane = 0; lane < LANES; lane++) v[lane] = (int32_t)((uint32_t)from[lane] << 16);
@@ -163,6 +174,20 @@ static inline void turn_tile(const uint16_t* const* rows, int width, float* out)
             _mm512_storeu_si512(to + LANES, _mm512_and_si512(pairs, _mm512_set1_epi32((int)0xffff0000)));
         }
     }
+#elif defined(LANE_NEON)
+    for (int i = 0; i < width; i += 8) {  // 4 x 8 numbers: rows in pairs, then pairs of pairs, then widened
+        uint16x8_t r[4];
+        for (int p = 0; p < 4; p++) r[p] = vld1q_u16(rows[p] + i);
+        const uint16x8x2_t even = vzipq_u16(r[0], r[2]), odd = vzipq_u16(r[1], r[3]);
+        for (int half = 0; half < 2; half++) {
+            const uint16x8x2_t four = vzipq_u16(even.val[half], odd.val[half]);
+            for (int pair = 0; pair < 2; pair++) {
+                float* to = out + (size_t)(i + 4 * half + 2 * pair) * LANES;
+                store(to, (Floats)vshll_n_u16(vget_low_u16(four.val[pair]), 16));
+                store(to + LANES, (Floats)vshll_high_n_u16(four.val[pair], 16));
+            }
+        }
+    }
 #else
     for (int p = 0; p < LANES; p++)
         for (int i = 0; i < width; i += LANES) {
@@ -184,6 +209,13 @@ static inline Ints dot4(Ints sum, Ints weights, int32_t x) {
                                            _mm256_srai_epi16(_mm256_slli_epi16(in, 8), 8));
     const __m256i odd = _mm256_madd_epi16(_mm256_srli_epi16(w, 8), _mm256_srai_epi16(in, 8));
     return sum + (Ints)_mm256_add_epi32(even, odd);
+#elif defined(LANE_I8MM)
+    return (Ints)vusdotq_lane_s32((int32x4_t)sum, (uint8x16_t)weights, vcreate_s8((uint32_t)x), 0);
+#elif defined(LANE_NEON)  // signed by signed: weights less 128, and the sum of x times -128 taken away again
+    const int8x16_t lowered = (int8x16_t)(weights ^ (int32_t)0x80808080);
+    const int8x8_t in = vcreate_s8((uint32_t)x);
+    const int32x4_t excess = vdotq_lane_s32(vdupq_n_s32(0), vdupq_n_s8(-128), in, 0);
+    return (Ints)vdotq_lane_s32((int32x4_t)sum, lowered, in, 0) - (Ints)excess;
 #else
     for (int input = 0; input < 4; input++)
         sum += ((weights >> 8 * input) & 255) * (int32_t)(int8_t)((uint32_t)x >> 8 * input);
@@ -196,6 +228,8 @@ static inline Ints dot4_nibbles(Ints sum, Ints weights, int32_t x) {
 #if defined(LANE_AVX2)
     const __m256i pairs = _mm256_maddubs_epi16((__m256i)weights, _mm256_set1_epi32(x));
     return sum + (Ints)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+#elif defined(LANE_NEON)  // the same bytes signed or unsigned
+    return (Ints)vdotq_lane_s32((int32x4_t)sum, (int8x16_t)weights, vcreate_s8((uint32_t)x), 0);
 #else
     return dot4(sum, weights, x);
 #endif

@@ -2,11 +2,19 @@
 #include "abi.h"
 #include "team.h"
 
+#if defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
+
 #define FAMILY(name) namespace name { void step(const Model&, const Pass&, Team&); }
 FAMILY(portable)
 #if defined(__x86_64__)
 FAMILY(avx2)
 FAMILY(avx512)
+#elif defined(__aarch64__)
+FAMILY(neon)
+FAMILY(neon_i8mm)
 #endif
 
 namespace {
@@ -26,6 +34,13 @@ const Family* families() {
                             __builtin_cpu_supports("avx512vnni");
     static const Family all[] = {
         {"avx512", avx512::step, has_avx512}, {"avx2", avx2::step, has_avx2}, {"portable", portable::step, true}, {}};
+#elif defined(__aarch64__)
+    const bool has_dots = getauxval(AT_HWCAP) & HWCAP_ASIMDDP;
+    const bool has_mixed_dots = has_dots && (getauxval(AT_HWCAP2) & HWCAP2_I8MM);
+    static const Family all[] = {{"neon_i8mm", neon_i8mm::step, has_mixed_dots},
+                                 {"neon", neon::step, has_dots},
+                                 {"portable", portable::step, true},
+                                 {}};
 #else
     static const Family all[] = {{"portable", portable::step, true}, {}};
 #endif

@@ -1,0 +1,12 @@
+#if defined(__aarch64__)
+#include <arm_neon.h>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+// Below the standard headers: what those define must run on any processor.
+#pragma GCC target("arch=armv8.2-a+dotprod+i8mm")
+#define LANE_NEON
+#define LANE_I8MM
+#define LANE neon_i8mm
+#include "step.h"
+#endif
