@@ -182,7 +182,7 @@ def pull(appliance: Appliance = HERE, profile: Profile = None, overrides: Set = 
     """Fetch the model's weights and prove them; goes on where it was interrupted."""
     from tandem.config import load
 
-    pulled = ensure_weights(load(appliance, _flags(overrides, profile, None)))
+    pulled = ensure_weights(load(appliance, _flags(overrides, profile, None)), prove=True)
     what = "fetched" if pulled.fetched else "present"
     if pulled.path.is_dir():
         proof = (
@@ -195,10 +195,13 @@ def pull(appliance: Appliance = HERE, profile: Profile = None, overrides: Set = 
     typer.echo(f"{pulled.path}: {what}, {proof}")
 
 
-def ensure_weights(documents: Documents) -> Pulled:
-    """The weights lie on this machine as the profile pins them when this returns; work is shown as it is done."""
+def ensure_weights(documents: Documents, prove: bool = False) -> Pulled:
+    """The weights lie on this machine as the profile pins them when this returns; work is shown as it is done.
+
+    With `prove` they are read for it even when they have not changed since they were.
+    """
     from tandem.cli.pull_view import Bar
     from tandem.config.fetch import pull
 
     with Bar(documents.weights.path.name) as bar:
-        return pull(documents, bar.show)
+        return pull(documents, bar.show, prove=prove)

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import hashlib
 import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Final
 
 import httpx
 
+from tandem.contract.content import sha256_of
 from tandem.errors import CannotStart
 from tandem.units import format_bytes
 
@@ -140,7 +141,7 @@ def _append(wanted: Wanted, file: BinaryIO, shown: Mapping[str, str], report: Re
 def _finish(file: BinaryIO, part: Path, path: Path, wanted: Wanted, report: Report) -> None:
     file.flush()
     os.fsync(file.fileno())
-    if wanted.sha256 is not None and (found := sha256_of(part, report)) != wanted.sha256:
+    if wanted.sha256 is not None and (found := sha256_of(part, partial(report, "verifying"))) != wanted.sha256:
         part.unlink()  # going on from wrong bytes would never end well
         raise CannotStart(
             f"what arrived is not the file that is pinned: {path.name} has sha256 {found[:12]}..., "
@@ -208,13 +209,3 @@ def refusal(status: int, url: str, server: Server) -> tuple[str, str]:
             return f"{host} is busy (status {status})", "try again later: what has arrived is kept"
         case _:
             return f"{host} answered {status} for {path}", "check `downloads.endpoint`, or try again later"
-
-
-def sha256_of(path: Path, report: Report) -> str:
-    digest, done, total = hashlib.sha256(), 0, path.stat().st_size
-    with path.open("rb") as file:
-        while piece := file.read(_PIECE):
-            digest.update(piece)
-            done += len(piece)
-            report("verifying", done, total)
-    return digest.hexdigest()

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 from installed import OPEN_WEBUI, chromium, needs
+from ports import free_port
 
 HERE = Path(__file__).parent
 CHROMIUM = chromium()
@@ -38,9 +38,7 @@ QUIET = {
 @asynccontextmanager
 async def open_webui(folder: Path, appliance: str, **settings: str) -> AsyncIterator[str]:
     """Its address, once it answers. Everything it keeps lies in `folder`."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     url, log = f"http://127.0.0.1:{port}", folder / "open-webui.log"
     own = {
         "PATH": os.environ["PATH"],

@@ -16,6 +16,7 @@ import pytest
 
 from tandem.config import Documents, download, load
 from tandem.config.fetch import Pulled, pull
+from tandem.contract import content
 from tandem.errors import CannotStart
 
 CONTENT = bytes(range(256)) * 16384  # 4 MiB
@@ -95,6 +96,26 @@ def documents(folder: Path, hub: Hub, source: str = "hub:owner/name/model.gguf@a
 def get(read: Documents) -> tuple[Pulled, list[tuple[str, int, int | None]]]:
     told: list[tuple[str, int, int | None]] = []
     return pull(read, lambda *progress: told.append(progress), wait=lambda _: None), told
+
+
+def test_a_start_trusts_what_was_proved_and_has_not_changed_since(
+    tmp_path: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(content, "_SETTLED", -1)
+    (tmp_path / "model.gguf").write_bytes(CONTENT)
+    read = documents(tmp_path, hub, "path:model.gguf")
+    read.state.mkdir()
+    told: list[str] = []
+
+    def start() -> Pulled:
+        return pull(read, lambda stage, done, total: told.append(stage), prove=False)
+
+    assert start() == start() == Pulled(tmp_path / "model.gguf", fetched=False, verified=True)
+    assert told == ["verifying"] * 4  # of four pieces, once
+    get(read)  # who asks for proof gets it
+    (tmp_path / "model.gguf").write_bytes(CONTENT[::-1])
+    with pytest.raises(CannotStart, match="is damaged"):
+        start()
 
 
 def part(read: Documents) -> Path:

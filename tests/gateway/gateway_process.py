@@ -11,11 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from socket import create_connection, create_server
+from socket import create_connection
 
 import httpx
 from engine_double import EngineDouble
 from gateway_appliance import make_live, make_plan
+from ports import free_port
 
 from tandem.contract.plan import Plan, encode_plan
 
@@ -28,12 +29,12 @@ class GatewayProcess:
     loop: asyncio.AbstractEventLoop  # the double's
     url: str
 
-    def until(self, path: str, status: int, within: float = 20.0) -> None:
+    def until(self, path: str, status: int, within: float = 60.0) -> None:
         """Ask until the answer has this status."""
         end = time.monotonic() + within
         while time.monotonic() < end:
             try:
-                if httpx.get(self.url + path, timeout=5).status_code == status:
+                if httpx.get(self.url + path, timeout=30).status_code == status:
                     return
             except httpx.TransportError:
                 pass
@@ -42,12 +43,7 @@ class GatewayProcess:
 
     def on_loop(self, work: object) -> None:
         """Run a coroutine of the double's where it lives."""
-        asyncio.run_coroutine_threadsafe(work, self.loop).result(10)  # type: ignore[arg-type]
-
-
-def free_port() -> int:
-    with create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
+        asyncio.run_coroutine_threadsafe(work, self.loop).result(60)  # type: ignore[arg-type]
 
 
 @contextmanager
@@ -59,7 +55,7 @@ def gateway_process(directory: Path, weights: Path, answer: list[int]) -> Iterat
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     engine = EngineDouble(directory / "engine.sock", answer)
-    asyncio.run_coroutine_threadsafe(engine.start(), loop).result(10)
+    asyncio.run_coroutine_threadsafe(engine.start(), loop).result(60)
     command = [sys.executable, "-m", "tandem", "gateway", "--run", str(directory)]
     with (directory / "gateway.log").open("wb") as log:
         process = subprocess.Popen(command, stderr=log)
@@ -76,7 +72,7 @@ def gateway_process(directory: Path, weights: Path, answer: list[int]) -> Iterat
 
 
 def _wait_for(port: int) -> None:
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while True:
         try:
             create_connection(("127.0.0.1", port)).close()

@@ -142,16 +142,16 @@ async def soak(clients: Clients, count: int) -> None:
 
     async def one() -> None:
         async with places:
-            await asyncio.wait_for(clients.one(), 30)
+            await asyncio.wait_for(clients.one(), 100)
 
     await asyncio.gather(*(one() for _ in range(count)))
 
 
 def at_rest(gateway: GatewayProcess) -> tuple[int, int]:
     """Files and bytes of the gateway once nothing is in flight, here or there."""
-    process, end = psutil.Process(gateway.process.pid), time.monotonic() + 20
+    process, end = psutil.Process(gateway.process.pid), time.monotonic() + 60
     while True:
-        metrics = httpx.get(f"{gateway.url}/metrics", headers={"Connection": "close"}).text
+        metrics = httpx.get(f"{gateway.url}/metrics", headers={"Connection": "close"}, timeout=30).text
         is_idle = "tandem_in_flight 0.0" in metrics and not gateway.engine._jobs
         sockets = [each for each in process.net_connections("tcp") if each.status == psutil.CONN_ESTABLISHED]
         if is_idle and not sockets:
@@ -178,4 +178,4 @@ def test_clients_of_every_kind_leave_nothing_behind(gateway: GatewayProcess, cou
     assert clients.num_whole > count // 5
     assert later[0] <= files + 1  # the log, or the ledger's journal, may have been opened meanwhile
     assert later[1] < size + MAY_GROW
-    assert httpx.get(f"{gateway.url}/readyz").status_code == 200
+    assert httpx.get(f"{gateway.url}/readyz", timeout=30).status_code == 200

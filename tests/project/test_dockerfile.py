@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -18,6 +17,7 @@ import pytest
 import yaml
 from compose_spec import PyCompose
 from overlay_build import Build, Stage, is_healthy, parse, running, stop
+from ports import free_port
 
 from tandem.config.documents import Appliance
 
@@ -99,9 +99,7 @@ def image() -> Iterator[Stage]:
 @pytest.mark.timeout(900)
 def test_the_image_builds_serves_as_its_user_and_stops_with_status_0(image: Stage, tmp_path: Path) -> None:
     assert image.user != "root"
-    with socket.socket() as probe:  # the overlay shares this machine's network
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()  # the overlay shares this machine's network
     image.environment["TANDEM_LISTEN__PORT"] = str(port)
     image.healthcheck = [word.replace(":8080/", f":{port}/") for word in image.healthcheck]
     said = tmp_path / "said.log"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -35,10 +34,11 @@ from tandem.roles.role import Ask, Reply
 from tandem.roles.worker import RoleWorker
 
 pytestmark = pytest.mark.anyio
+SOON = 60.0  # seconds: only a failure takes them
 QUESTION = Question("q", QuestionKind.NOUL, "It rains.", (("false", ""), ("true", "")))
 
 
-def ask(within: float = 5.0, id: str = "a") -> AskDecider:
+def ask(within: float = SOON, id: str = "a") -> AskDecider:
     return AskDecider(id, "state", (QUESTION,), within)
 
 
@@ -78,12 +78,12 @@ async def running(run: Path, role: Double | Exception, device: str = "cpu") -> A
 
 
 async def ready(socket: Path) -> Health:
-    while not (health := await ask_health(socket, 2.0)).ready:
+    while not (health := await ask_health(socket, SOON)).ready:
         await asyncio.sleep(0.005)
     return health
 
 
-async def say(socket: Path, message: Any, timeout: float = 5.0) -> Any:
+async def say(socket: Path, message: Any, timeout: float = SOON) -> Any:
     channel = await connect(socket)
     try:
         return await channel.ask(message, timeout)
@@ -105,18 +105,17 @@ async def test_who_asks_hears_in_time_while_the_model_hangs_and_the_process_says
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = threading.Event()
-    double = Double(work=lambda ask: Decided(ask.id, "double", (), 1, 1, 0) if gate.wait(30) else None)
+    double = Double(work=lambda ask: Decided(ask.id, "double", (), 1, 1, 0) if gate.wait(SOON) else None)
     async with running(tmp_path, double) as socket:
         await ready(socket)
-        began = time.monotonic()
         said = await say(socket, ask(within=0.1))
         assert isinstance(said, Undecided) and said.reason is RoleRefusal.LATE and "100 ms" in said.sentence
-        assert time.monotonic() - began < 2
+        assert double.done == []
         monkeypatch.setattr(worker, "HUNG_AFTER", 0.05)
-        health = await ask_health(socket, 2.0)
+        health = await ask_health(socket, SOON)
         assert (health.ready, health.state) == (False, "failed") and "hung" in health.sentence
         monkeypatch.undo()
-        assert (await ask_health(socket, 2.0)).running == 1
+        assert (await ask_health(socket, SOON)).running == 1
         waiting = asyncio.create_task(say(socket, ask(within=0.1, id="b")))
         assert (await waiting).reason is RoleRefusal.LATE
         gate.set()
@@ -143,11 +142,11 @@ async def test_a_failure_is_that_of_one_question_and_quotes_nobody(
 async def test_only_so_many_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "MAX_WAITING", 2)
     gate = threading.Event()
-    double = Double(work=lambda ask: Decided(ask.id, "double", (), 1, 1, 0) if gate.wait(30) else None)
+    double = Double(work=lambda ask: Decided(ask.id, "double", (), 1, 1, 0) if gate.wait(SOON) else None)
     async with running(tmp_path, double) as socket:
         await ready(socket)
         first = [asyncio.create_task(say(socket, ask(id=str(n)))) for n in range(2)]
-        while (await ask_health(socket, 2.0)).queued < 1:
+        while (await ask_health(socket, SOON)).queued < 1:
             await asyncio.sleep(0.005)
         said = await say(socket, ask(id="third"))
         assert isinstance(said, Undecided) and said.reason is RoleRefusal.BUSY
