@@ -58,7 +58,7 @@ class Process:
 
     async def health(self, wanted: Callable[[Health], bool]) -> Health:
         """The first answer that is as wanted; the process must live until then."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 100
         while True:
             assert time.monotonic() < deadline, self.log.read_text()
             try:
