@@ -16,6 +16,7 @@ def started() -> Iterator[Appliance]:
     appliance = Appliance()
     up = appliance.run("up", "--detach")
     assert up.returncode == 0, up.stdout + up.stderr
+    appliance.plain = until(appliance.ready_health)["plan"]
     yield appliance
     appliance.close()
 
@@ -24,6 +25,7 @@ def started() -> Iterator[Appliance]:
 def appliance(started: Appliance) -> Appliance:
     """The shared appliance, idle and under its plain document."""
     started.write()
+    until(lambda: (health := started.ready_health()) and health["plan"] == started.plain)
     until(started.all_pids)
     until(lambda: (health := started.ready_health()) and health["engine"]["running"] == 0)
     return started

@@ -6,18 +6,20 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import shutil
-import socket
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import openai
+from ports import free_port
 
 from tandem.cli import appliance as outside
 from tandem.contract.plan import Paths
@@ -25,8 +27,8 @@ from tandem.contract.plan import Paths
 ROOT = Path(__file__).parents[2]
 
 
-def until(seen: Callable[[], Any], seconds: float = 60.0) -> Any:
-    """Wait for something that is on its way; fails when it does not come."""
+def until(seen: Callable[[], Any], seconds: float = 120.0) -> Any:
+    """Wait for something that is on its way; only a failure takes the time."""
     deadline = time.monotonic() + seconds
     while not (value := seen()):
         assert time.monotonic() < deadline, "did not happen in time"
@@ -34,16 +36,25 @@ def until(seen: Callable[[], Any], seconds: float = 60.0) -> Any:
     return value
 
 
+@contextlib.contextmanager
+def standing_still(pid: int) -> Iterator[None]:
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
 class Appliance:
     """An appliance in a directory of its own, seen as its owner and its clients see it."""
+
+    plain: str  # id of the plan of its first document, where tests come back to that
 
     def __init__(self) -> None:
         self.base = Path(tempfile.mkdtemp(prefix="tandem-"))  # short: sockets lie below
         for kind in ("profiles", "residency"):
             shutil.copytree(ROOT / kind, self.base / kind)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port: int = free.getsockname()[1]
+        self.port = free_port()
         self.document = self.base / "appliance.yaml"
         self.write()
         state = self.base / ".tandem"
@@ -79,7 +90,7 @@ class Appliance:
     def health(self) -> dict[str, Any] | None:
         """`/health` while the gateway answers, ready or not."""
         with contextlib.suppress(httpx.TransportError):
-            answer: dict[str, Any] = httpx.get(f"{self.url}/health", timeout=5).json()
+            answer: dict[str, Any] = httpx.get(f"{self.url}/health", timeout=30).json()
             return answer
         return None
 
@@ -89,7 +100,7 @@ class Appliance:
 
     def pids(self) -> dict[str, int]:
         """Of the programs that are ready, and of the director."""
-        state = asyncio.run(outside.picture(self.paths, 1.0))
+        state = asyncio.run(outside.picture(self.paths, 5.0))
         if state is None or state.phase != "serving":
             return {}
         pids = {program.name: program.pid for program in state.programs if program.pid and program.state == "ready"}
@@ -98,9 +109,19 @@ class Appliance:
                 pids["director"] = process.pid
         return pids
 
+    def ready_since(self, name: str) -> float:
+        """Unix time at which this program was ready."""
+        state = until(lambda: asyncio.run(outside.picture(self.paths, 5.0)))
+        return next(float(each.since) for each in state.programs if each.name == name and each.state == "ready")
+
     def all_pids(self) -> dict[str, int] | None:
         pids = self.pids()
         return pids if {"gateway", "engine", "director"} <= pids.keys() else None
+
+    def in_flight(self) -> int:
+        """Requests that the gateway has taken."""
+        metrics = httpx.get(f"{self.url}/metrics", timeout=30).text
+        return int(float(re.findall(r"^tandem_in_flight (\S+)", metrics, re.MULTILINE)[0]))
 
     def close(self) -> None:
         self.run("down")
