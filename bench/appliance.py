@@ -30,6 +30,7 @@ class Appliance:
     url: str
     slots: int
     model: str
+    pid: int  # of `tandem up`, which started all others
 
     def health(self) -> dict[str, Any]:
         return dict(httpx.get(f"{self.url}/health", timeout=10).raise_for_status().json())
@@ -47,7 +48,7 @@ class Appliance:
 @contextmanager
 def started(slots: int, state: Path, settings: tuple[str, ...]) -> Iterator[Appliance]:
     """`settings` are further `--set` values. Raises `DidNotStart` with the end of the appliance's own words."""
-    port = _free_port()
+    port = free_port()
     ours = (f"slots.count={slots}", f"listen.port={port}", "listen.host=127.0.0.1", f"state={state}")
     flags = [word for setting in (*settings, *ours) for word in ("--set", setting)]
     said = state / "said.log"
@@ -64,7 +65,7 @@ def started(slots: int, state: Path, settings: tuple[str, ...]) -> Iterator[Appl
         url = f"http://127.0.0.1:{port}"
         _wait_ready(process, url, said)
         model = httpx.get(f"{url}/v1/models", timeout=10).raise_for_status().json()["data"][0]["id"]
-        yield Appliance(url, slots, model)
+        yield Appliance(url, slots, model, process.pid)
     finally:
         process.send_signal(signal.SIGTERM)
         try:
@@ -78,21 +79,21 @@ def _wait_ready(process: subprocess.Popen[bytes], url: str, said: Path) -> None:
     until = time.monotonic() + LONGEST_START
     while time.monotonic() < until:
         if process.poll() is not None:
-            raise DidNotStart(f"tandem up ended with {process.returncode}:\n{_tail(said)}")
+            raise DidNotStart(f"tandem up ended with {process.returncode}:\n{tail(said)}")
         try:
             if httpx.get(f"{url}/readyz", timeout=5).status_code == httpx.codes.OK:
                 return
         except httpx.TransportError:
             pass
         time.sleep(0.2)
-    raise DidNotStart(f"not ready after {LONGEST_START:.0f} s:\n{_tail(said)}")
+    raise DidNotStart(f"not ready after {LONGEST_START:.0f} s:\n{tail(said)}")
 
 
-def _tail(said: Path) -> str:
+def tail(said: Path) -> str:
     return "\n".join(said.read_text(errors="replace").splitlines()[-20:])
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

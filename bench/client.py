@@ -36,9 +36,10 @@ class Answer:
         return self.first - self.sent
 
 
-async def ask(client: httpx.AsyncClient, url: str, model: str, prompt: str, max_tokens: int) -> Answer:
-    """One user message. Raises `RequestFailed` for anything but a complete stream."""
-    return await ask_messages(client, url, model, [{"role": "user", "content": prompt}], max_tokens)
+async def ask(client: httpx.AsyncClient, url: str, model: str, prompt: str, max_tokens: int, **more: Any) -> Answer:
+    """One user message; `more` are further fields of the request. Raises `RequestFailed` for anything but a complete
+    stream."""
+    return await ask_messages(client, url, model, [{"role": "user", "content": prompt}], max_tokens, **more)
 
 
 async def ask_messages(
@@ -47,9 +48,9 @@ async def ask_messages(
     model: str,
     messages: Sequence[Mapping[str, str]],
     max_tokens: int,
-    cache_prompt: bool = True,
+    **more: Any,
 ) -> Answer:
-    """As `ask`; without `cache_prompt` everything is read anew."""
+    """As `ask`; with `cache_prompt=False` everything is read anew."""
     body = {
         "model": model,
         "messages": messages,
@@ -57,7 +58,7 @@ async def ask_messages(
         "temperature": 0,
         "stream": True,
         "stream_options": {"include_usage": True},
-        **({} if cache_prompt else {"cache_prompt": False}),
+        **more,
     }
     text, finish, first = "", "", 0.0
     usage: dict[str, Any] = {}

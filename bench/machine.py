@@ -26,6 +26,11 @@ def facts() -> dict[str, str | int | float]:
     }
 
 
+def cpu_features() -> frozenset[str]:
+    """As the kernel names them: `avx512f`, `amx_int8`, `asimddp`."""
+    return frozenset((_field("/proc/cpuinfo", "flags") or _field("/proc/cpuinfo", "Features") or "").split())
+
+
 def _field(file: str, name: str) -> str | None:
     try:
         lines = Path(file).read_text().splitlines()
