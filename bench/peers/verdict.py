@@ -89,9 +89,8 @@ def _line(measure: Measure, groups: Sequence[Sequence[Sample]]) -> Line:
             pairs = [ours[repetition] / theirs for repetition, theirs in by_repetition.items() if repetition in ours]
             if server not in OURS and pairs:
                 ratios[server] = median(pairs)
-    return Line(
-        measure.name, measure.unit, measure.is_rate, {name: median(some) for name, some in values.items()}, ratios
-    )
+    medians = {server: median(some) for server, some in values.items()}
+    return Line(measure.name, measure.unit, measure.is_rate, medians, ratios)
 
 
 def memory_lines(footprints: Mapping[str, Footprint]) -> list[Line]:
@@ -149,9 +148,8 @@ def remarks(samples: Sequence[Sample], quiet: float) -> list[str]:
         / sum(s.prompt_tokens for s in samples if s.server == server)
         for server in sorted({sample.server for sample in samples})
     }
-    said.append(
-        "found in caches, of what prompts hold: " + ", ".join(f"{name} {share:.0%}" for name, share in found.items())
-    )
+    shares = ", ".join(f"{server} {share:.0%}" for server, share in found.items())
+    said.append(f"found in caches, of what the prompts hold: {shares}")
     for kind in sorted({sample.kind for sample in samples}):
         read = {
             server: median(s.prompt_tokens / s.clients for s in samples if s.server == server and s.kind == kind)
