@@ -16,9 +16,9 @@ from torch import Tensor
 
 from tandem.contract import content
 from tandem.model.families.dense import Weights
-from tandem.model.native import store as module
+from tandem.model.native import store
 from tandem.model.native.blocks import Blocks, round_to_eight
-from tandem.model.native.store import Progress, Store, in_memory
+from tandem.model.native.store import Wrap, in_memory
 
 WIDTH, OUTPUTS = 64, 48
 
@@ -48,8 +48,7 @@ class Model(NamedTuple):
     norm: Tensor
 
 
-def build(weights: Weights, told: Progress) -> Model:
-    told(0.5)
+def build(weights: Weights) -> Model:
     qkv = weights.matrix(WIDTH, [("q", 16), ("k", 16), ("v", 16)])
     return Model(qkv, weights.matrix(WIDTH, [("down", OUTPUTS)]), weights.norm("norm", 7))
 
@@ -76,7 +75,7 @@ def settled(monkeypatch: pytest.MonkeyPatch) -> None:
 def read(state: Path, source: Path, weights: Toy | None = None, compute: str = "int4") -> tuple[Model, int]:
     """The model, and how many matrices were packed for it."""
     weights = weights or Toy()
-    return Store(state).read(source, compute, weights, build, lambda share: None), weights.packed
+    return store.read(state, source, compute, lambda wrap: build(wrap(weights)), build), weights.packed
 
 
 def is_same(left: Model, right: Model) -> bool:
@@ -91,7 +90,7 @@ def kept(state: Path) -> list[Path]:
     return sorted((state / "packed").glob("*.packed"))
 
 
-FRESH = build(Toy(), lambda share: None)
+FRESH = build(Toy())
 
 
 def test_it_is_packed_once_and_has_the_bits_of_freshly_packed_weights(state: Path, source: Path) -> None:
@@ -103,11 +102,24 @@ def test_it_is_packed_once_and_has_the_bits_of_freshly_packed_weights(state: Pat
     assert [path.name for path in (state / "packed").iterdir() if path.suffix != ".packed"] == ["lock"]
 
 
-def test_packing_is_heard_of_and_mapping_is_not(state: Path, source: Path) -> None:
-    told: list[float] = []
-    for _ in range(2):
-        Store(state).read(source, "int4", Toy(), build, told.append)
-    assert told == [0.5]
+def test_without_a_state_folder_nothing_is_kept(source: Path) -> None:
+    weights = Toy()
+    assert is_same(store.read(None, source, "int4", lambda wrap: build(wrap(weights)), build), FRESH)
+
+
+def test_a_survey_writes_nothing(state: Path, source: Path) -> None:
+    class Survey(Toy):
+        def matrix(self, width: int, parts: Sequence[tuple[str, int]]) -> Blocks:
+            return Blocks(torch.empty(1, device="meta"), 16, width, 8)
+
+        def norm(self, name: str, width: int) -> Tensor:
+            return torch.empty(width, device="meta")
+
+    def pack(wrap: Wrap) -> Model:
+        build(wrap(Survey()))
+        return build(wrap(Toy()))
+
+    assert is_same(store.read(state, source, "int4", pack, build), FRESH)
 
 
 def test_other_numbers_of_the_same_size_are_packed_anew_and_replace_the_old(state: Path, source: Path) -> None:
@@ -115,7 +127,7 @@ def test_other_numbers_of_the_same_size_are_packed_anew_and_replace_the_old(stat
     (before,) = kept(state)
     source.write_bytes(b"NUMBERS")
     model, packed = read(state, source, Toy(seed=1))
-    assert packed == 2 and is_same(model, build(Toy(seed=1), lambda share: None))
+    assert packed == 2 and is_same(model, build(Toy(seed=1)))
     assert kept(state) != [before] and len(kept(state)) == 1
 
 
@@ -130,7 +142,7 @@ def test_other_code_packs_anew(state: Path, source: Path, tmp_path: Path, monkey
     read(state, source)
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "blocks.py").write_text("OUTPUTS = 8")
-    monkeypatch.setattr(module, "_PACKAGE", tmp_path / "code")
+    monkeypatch.setattr(store, "_PACKAGE", tmp_path / "code")
     assert read(state, source)[1] == 2
     assert len(kept(state)) == 1
 
@@ -203,7 +215,7 @@ def test_where_nothing_can_be_written_every_start_packs(
 def test_a_disk_that_is_almost_full_is_left_alone(
     state: Path, source: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(module, "_SPARE", 1 << 60)
+    monkeypatch.setattr(store, "_SPARE", 1 << 60)
     model, _ = read(state, source)
     assert is_same(model, FRESH)
     assert "the disk has" in caplog.text and "are left alone" in caplog.text

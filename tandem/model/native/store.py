@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("tandem.engine")
 
-Progress = Callable[[float], None]  # hears a share
+Wrap = Callable[["Weights"], "Weights"]
 Made = TypeVar("Made")
 
 _ALIGNED: Final = 64  # bytes; where a tensor begins
@@ -66,6 +66,24 @@ class Index(Struct, frozen=True):
     entries: dict[str, Entry]
 
 
+def read(
+    state: Path | None, source: Path, compute: str, pack: Callable[[Wrap], Made], take: Callable[[Weights], Made]
+) -> Made:
+    """What `take` makes of the file that was kept of `source` at an earlier time; the first time, of one that is made
+    now. `pack` reads `source`, asking for the same as `take` does, of what it is given for its `Weights`.
+
+    Without `state`, and where nothing can be kept, `pack` alone.
+    """
+    if state is not None:
+        try:
+            kept = Store(state).open(source, compute, pack)
+        except OSError as error:
+            log.warning("packed weights are not kept, every start packs them anew: %s", error)
+        else:
+            return take(kept)
+    return pack(lambda weights: weights)
+
+
 class Store:
     """The packed weights of one state folder."""
 
@@ -73,31 +91,13 @@ class Store:
         self._state = state
         self._folder = state / "packed"
 
-    def read(
-        self, source: Path, compute: str, weights: Weights, build: Callable[[Weights, Progress], Made], told: Progress
-    ) -> Made:
-        """What `build` makes of `weights`, which are those of `source`; from the file that was kept of an earlier time,
-        or, the first time, from one that is made now. `build` asks for the same each time. `told` hears of packing."""
-        try:
-            kept = self._open(source, compute, weights, build, told)
-        except OSError as error:
-            log.warning("packed weights are not kept, every start packs them anew: %s", error)
-            return build(weights, told)
-        return build(kept, lambda share: None)
-
-    def _open(
-        self,
-        source: Path,
-        compute: str,
-        weights: Weights,
-        build: Callable[[Weights, Progress], object],
-        told: Progress,
-    ) -> Kept:
+    def open(self, source: Path, compute: str, pack: Callable[[Wrap], object]) -> Kept:
+        """Raises `OSError`."""
         key = _key(source, compute, self._state)
         if (path := self._find(key)) is None:
             self._folder.mkdir(mode=0o700, exist_ok=True)
             with _only_one(self._folder):
-                path = self._find(key) or self._make(key, source, compute, weights, build, told)
+                path = self._find(key) or self._make(key, source, compute, pack)
         return Kept(path)
 
     def _find(self, key: str) -> Path | None:
@@ -109,21 +109,13 @@ class Store:
             path.unlink()
         return None
 
-    def _make(
-        self,
-        key: str,
-        source: Path,
-        compute: str,
-        weights: Weights,
-        build: Callable[[Weights, Progress], object],
-        told: Progress,
-    ) -> Path:
+    def _make(self, key: str, source: Path, compute: str, pack: Callable[[Wrap], object]) -> Path:
         part = self._folder / f"{key}.part"
         try:
             with part.open("wb") as file:
-                packing = Packing(weights, file)
-                build(packing, told)
-                sha256 = packing.finish(str(source), compute)
+                writer = Writer(file)
+                pack(lambda weights: Packing(weights, writer))
+                sha256 = writer.finish(str(source), compute)
                 file.flush()
                 os.fsync(file.fileno())
             path = part.with_name(f"{key}-{sha256[:_NAMED]}.packed")
@@ -148,29 +140,23 @@ class Store:
             part.unlink(missing_ok=True)
 
 
-class Packing:
-    """Implements `dense.Weights` for one reading: writes what is asked for, and answers with matrices that are empty,
-    so that one of them is in memory at a time."""
+class Writer:
+    """A file of packed weights, as it grows."""
 
-    def __init__(self, weights: Weights, file: BinaryIO) -> None:
-        self._weights = weights
+    def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._at = 0
         self._hash = hashlib.sha256()
         self._entries: dict[str, Entry] = {}
 
-    def matrix(self, width: int, parts: Sequence[tuple[str, int]]) -> Blocks:
-        blocks = self._weights.matrix(width, parts)
-        assert blocks.data.dtype is torch.uint8
-        start = self._put(blocks.data)
-        shape = tuple(blocks.data.shape)
-        self._entries[_name(parts)] = Entry(start, shape, blocks.outputs, blocks.inputs, blocks.bits)
-        return Blocks(blocks.data.new_empty(0), blocks.outputs, blocks.inputs, blocks.bits)
-
-    def norm(self, name: str, width: int) -> Tensor:
-        norm = self._weights.norm(name, width)
-        self._entries[name] = Entry(self._put(norm), tuple(norm.shape))
-        return norm
+    def put(self, name: str, tensor: Tensor, **matrix: int) -> None:
+        """Raises `OSError` before the disk is full: that helps nobody."""
+        disk = os.fstatvfs(self._file.fileno())
+        if (free := disk.f_bavail * disk.f_frsize) < tensor.nbytes + _SPARE:
+            raise OSError(f"the disk has {format_bytes(free)} free, and {format_bytes(_SPARE)} are left alone")
+        self._write(bytes(-self._at % _ALIGNED))
+        self._entries[name] = Entry(self._at, tuple(tensor.shape), **matrix)
+        self._write(tensor.contiguous().view(torch.uint8).numpy().data)
 
     def finish(self, source: str, compute: str) -> str:
         """Writes the index; returns the sha256 of the whole file."""
@@ -179,20 +165,34 @@ class Packing:
         self._write(_LENGTH.pack(len(index)))
         return self._hash.hexdigest()
 
-    def _put(self, tensor: Tensor) -> int:
-        """Raises `OSError` before the disk is full: that helps nobody."""
-        disk = os.fstatvfs(self._file.fileno())
-        if (free := disk.f_bavail * disk.f_frsize) < tensor.nbytes + _SPARE:
-            raise OSError(f"the disk has {format_bytes(free)} free, and {format_bytes(_SPARE)} are left alone")
-        self._write(bytes(-self._at % _ALIGNED))
-        start = self._at
-        self._write(tensor.contiguous().view(torch.uint8).numpy().data)
-        return start
-
     def _write(self, data: bytes | memoryview) -> None:
         self._file.write(data)
         self._hash.update(data)
-        self._at += len(data) if isinstance(data, bytes) else data.nbytes
+        self._at += memoryview(data).nbytes
+
+
+class Packing:
+    """Implements `dense.Weights`: what is asked for goes into the file, and the answer's matrices are empty, so that
+    one of them is in memory at a time. A survey's matrices and norms, which have no memory, pass through."""
+
+    def __init__(self, weights: Weights, writer: Writer) -> None:
+        self._weights = weights
+        self._writer = writer
+
+    def matrix(self, width: int, parts: Sequence[tuple[str, int]]) -> Blocks:
+        blocks = self._weights.matrix(width, parts)
+        if blocks.data.is_meta:
+            return blocks
+        assert blocks.data.dtype is torch.uint8
+        self._writer.put(_name(parts), blocks.data, outputs=blocks.outputs, inputs=blocks.inputs, bits=blocks.bits)
+        return Blocks(blocks.data.new_empty(0), blocks.outputs, blocks.inputs, blocks.bits)
+
+    def norm(self, name: str, width: int) -> Tensor:
+        norm = self._weights.norm(name, width)
+        if not norm.is_meta:
+            assert norm.dtype is torch.float32
+            self._writer.put(name, norm)
+        return norm
 
 
 class Kept:
