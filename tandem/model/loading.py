@@ -35,12 +35,14 @@ def load(
     device: str = "cpu",
     mtp: bool = False,
     graphs: bool = True,
+    state: Path | None = None,
 ) -> Model:
     """Read `path` and make it ready to run with `compute` (a `Compute` value) on `device`, on `threads` threads.
 
     `path` is a GGUF file or a checkpoint directory (`config.json` and safetensors). With `mtp` its head that guesses
     ahead is loaded as well, where it has one (`Model.mtp`); every state then has room for it. With `graphs` rounds are
-    captured and replayed where the device can.
+    captured and replayed where the device can. With `state`, a folder, weights that are packed for the native step are
+    packed once: what they become is kept there for later loads.
 
     Sets torch's thread count for the process: row bits are measured, and promised, for that count. `progress`
     hears the loaded share, 0 to 1. Raises `CannotStart` with one sentence for a file that is missing, truncated,
@@ -58,7 +60,7 @@ def load(
             "set `engine.device: cpu`, or serve the model from a directory of safetensors",
         )
     with GgufFile(path) as file:
-        model = open_file(file, Compute(compute), progress)
+        model = open_file(file, Compute(compute), progress, state)
     _ = model.row_bucket  # measured now, not in the first request
     give_back()
     progress(1.0)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Final
 
 import torch
@@ -18,6 +20,7 @@ from tandem.model.interface import Model
 from tandem.model.layers import RmsNorm
 from tandem.model.mixers import Attention, NormedAttention
 from tandem.model.moe import FeedForward
+from tandem.model.native import store
 from tandem.model.native.blocks import Blocks, pack, round_to_eight, stacked
 from tandem.model.rope import Rope
 from tandem.model.weights.gguf import GgufFile, StoredTensor
@@ -53,8 +56,10 @@ FAMILIES: Final = {
 """By `general.architecture`, which is also the prefix of a file's keys."""
 
 
-def open_file(file: GgufFile, compute: Compute, progress: Callable[[float], None]) -> Model:
-    """Raises `CannotStart` when it is not what its architecture needs."""
+def open_file(
+    file: GgufFile, compute: Compute, progress: Callable[[float], None], state: Path | None = None
+) -> Model:
+    """`state`: see `loading`. Raises `CannotStart` when it is not what its architecture needs."""
     if file.architecture not in FAMILIES:
         raise CannotStart(
             f"{file.path} holds a model of architecture `{file.architecture}`; known are {', '.join(FAMILIES)}"
@@ -64,7 +69,9 @@ def open_file(file: GgufFile, compute: Compute, progress: Callable[[float], None
     if not dense.runs_natively(config, compute):
         return _read(file, family, config, compute, progress)
     tied = _stored(NAMES.head) not in file.tensors
-    parts = dense.read(config, FileWeights(file, compute), NAMES, tied, family.normed, progress)
+    weights = FileWeights(file, compute)
+    read = partial(dense.read, config, names=NAMES, tied=tied, normed=family.normed)
+    parts = store.read(state, file.path, compute, lambda wrap: read(wrap(weights), progress=progress), read)
     return dense.build(config, parts, _rope(file, config), family.turn_halves)
 
 
