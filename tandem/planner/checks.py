@@ -7,6 +7,7 @@ from typing import Final
 
 from tandem.config import Documents
 from tandem.config.documents import EngineOnBox, Profile
+from tandem.config.source import KeyPath
 from tandem.contract.plan import Box
 from tandem.errors import DocumentError, DoesNotFit, Place, Problem
 from tandem.planner.arithmetic import largest_reservation
@@ -123,55 +124,66 @@ def _does_not_fit(documents: Documents, box: Box, serving: Serving, need: Need, 
             f"`memory.floor: {gib(usual.floor)} GiB`, as `{documents.residency_name}` has it, would do",
         )
     else:
-        place, fix = _responsible(documents), _fix(documents, serving, need, seen)
+        place, fix = _fix(documents, serving, need, seen)
     return Problem("does-not-fit", message, place, (arithmetic,), fix)
 
 
-def _responsible(documents: Documents) -> Place | None:
-    """The caret's place: the slots when the appliance declares them, else the profile."""
-    written = (documents.layers.place(path) for path in (("slots", "count"), ("slots", "side_window"), ("profile",)))
-    return next(filter(None, written), None)
+def _written(documents: Documents, *keys: KeyPath) -> Place | None:
+    """Where the first of these keys stands that somebody wrote."""
+    return next(filter(None, map(documents.layers.place, keys)), None)
 
 
-def _fix(documents: Documents, serving: Serving, need: Need, seen: EngineOnBox | None) -> str:
-    """The first two changes that fit, by the same sum that found the document too big."""
+def _fix(documents: Documents, serving: Serving, need: Need, seen: EngineOnBox | None) -> tuple[Place | None, str]:
+    """The first two changes that fit, by the same sum that found the document too big, and the place to point at:
+    what the first of them changes, else the slots, else the profile, whichever somebody wrote."""
 
     def tried(change: Serving) -> Need:
         return need_of(documents.profile, change, seen, need.available, need.floor)
 
-    fitting = (
-        next(((words, tried(change)) for words, change in kind if tried(change).fits), None)
-        for kind in _changes(serving)
-    )
-    fixes = [
-        f"{words} needs {gib(fit.total)} GiB and leaves {gib(fit.available - fit.total)} available"
-        for words, fit in filter(None, fitting)
-    ]
+    fixes: list[tuple[KeyPath, str]] = []
+    for key, changes in _changes(serving):
+        words, fit = next(((words, tried(to)) for words, to in changes if tried(to).fits), ("", need))
+        if words:
+            left = gib(fit.available - fit.total)
+            fixes.append((key, f"{words} needs {gib(fit.total)} GiB and leaves {left} available"))
     if fixes:
-        return "; or ".join(fixes[:2])
+        other = [key for key, _ in fixes[:1] if key[0] != "slots"]
+        place = _written(documents, *other, ("slots", "count"), ("slots", "side_window"), ("profile",))
+        return place, "; or ".join(words for _, words in fixes[:2])
     least = tried(replace(serving, count=1, caches=0))
     missing = gib(least.total + least.floor - least.available)
-    return (
-        f"even one slot lacks {missing} GiB here: close other programs, lower `memory.floor`, or name a smaller profile"
+    floor = f"the {gib(least.floor)} GiB that stay free (`memory.floor`)"
+    return _written(documents, ("profile",)), (
+        f"even one slot lacks {missing} GiB here: close other programs, lower {floor}, "
+        f"or name a smaller profile than `{documents.profile_name}`"
     )
 
 
-def _changes(serving: Serving) -> list[list[tuple[str, Serving]]]:
-    """What a person would try, kind by kind, each from the least painful on."""
+def _changes(serving: Serving) -> list[tuple[KeyPath, list[tuple[str, Serving]]]]:
+    """What a person would try, key by key, each from the least painful on."""
     plain = replace(serving, graphs=False)
     pool = replace(serving, kv_pool=True)
     off = " with `graphs: off`" if serving.graphs else ""
     widths = [serving.side_window >> shift for shift in range(1, 12)] if serving.count > 1 else []
     return [
-        [("`caches.memory: 0 B`", replace(serving, caches=0))] if serving.caches else [],
-        [("`slots.graphs: off`", plain)] if serving.graphs else [],
-        [("`memory.kv_pool: on` (rows are paid for when written)", pool)] if not serving.kv_pool else [],
-        [
-            (f"`slots.side_window: {width}`{off}", replace(plain, side_window=width))
-            for width in widths
-            if width >= max(4096, serving.chunk)
-        ],
-        [(f"`slots.count: {count}`{off}", replace(plain, count=count)) for count in range(serving.count - 1, 0, -1)],
+        (("caches", "memory"), [("`caches.memory: 0 B`", replace(serving, caches=0))] if serving.caches else []),
+        (("slots", "graphs"), [("`slots.graphs: off`", plain)] if serving.graphs else []),
+        (
+            ("memory", "kv_pool"),
+            [("`memory.kv_pool: on` (rows are paid for when written)", pool)] if not serving.kv_pool else [],
+        ),
+        (
+            ("slots", "side_window"),
+            [
+                (f"`slots.side_window: {width}`{off}", replace(plain, side_window=width))
+                for width in widths
+                if width >= max(4096, serving.chunk)
+            ],
+        ),
+        (
+            ("slots", "count"),
+            [(f"`slots.count: {n}`{off}", replace(plain, count=n)) for n in range(serving.count - 1, 0, -1)],
+        ),
     ]
 
 

@@ -72,10 +72,23 @@ def test_a_floor_that_is_too_high_is_the_key_to_point_at() -> None:
     assert problem.help == "`memory.floor: 1 GiB`, as `laptop` has it, would do"
 
 
+def test_it_points_at_what_somebody_wrote_and_the_fix_would_change() -> None:
+    problem = refusal("caches.memory=90 GiB", "slots.side_window=4096")
+    assert problem.place is not None
+    assert problem.place.path == "caches.memory"
+    assert problem.help is not None and problem.help.startswith("`caches.memory: 0 B` needs")
+
+
+def test_slots_that_would_not_help_are_not_pointed_at() -> None:
+    problem = refusal("slots.side_window=4096", available=GIB)
+    assert problem.place is None or problem.place.path == "profile"
+
+
 def test_a_box_too_small_for_one_slot_is_told_by_how_much() -> None:
     problem = refusal(available=GIB)
     assert problem.help is not None
     assert problem.help.startswith("even one slot lacks 0.95 GiB here")
+    assert "lower the 1 GiB that stay free (`memory.floor`)" in problem.help
 
 
 def test_what_our_own_processes_hold_counts_as_available() -> None:
