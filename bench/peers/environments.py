@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,11 +42,14 @@ class Environment:
     def python(self) -> Path:
         return self.folder / "venv" / "bin" / "python"
 
-    def program(self, name: str) -> Path:
-        return self.python.with_name(name)
-
-    def install(self, packages: Sequence[str], most_bytes: int, seconds: float) -> None:
-        """Does nothing when `packages` are what was installed here last. Raises `NotMeasured`."""
+    def install(
+        self,
+        packages: Sequence[str],
+        most_bytes: int,
+        seconds: float,
+        finish: Callable[[Environment], None] = lambda made: None,
+    ) -> None:
+        """Does nothing when `packages` are what was installed here last. Raises `NotMeasured`, as `finish` may."""
         stamp, wanted = self.folder / "stamp.json", stamp_of(packages)
         if stamp.exists() and stamp.read_text() == wanted:
             return
@@ -58,6 +61,7 @@ class Environment:
         run([sys.executable, "-m", "venv", str(self.folder / "venv")], self.folder / "venv.log", 120)
         command = [str(self.python), *_PIP, "install", "--progress-bar=off", *packages]
         run(command, self.folder / "pip.log", seconds, most_bytes=most_bytes)
+        finish(self)
         stamp.write_text(wanted)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.peers import generate
-from bench.peers.environments import PEERS, Environment
+from bench.peers.environments import PEERS, Environment, NotMeasured, run
 from bench.peers.model import Model, bf16_needs, dequantized
 from bench.peers.servers import Recipe
 from tandem.units import GIB
@@ -20,7 +20,7 @@ _MOST_BYTES: Final = 4 * 10**9
 def installed(model: Model) -> list[Recipe]:
     """Raises `NotMeasured`."""
     here = Environment(PEERS / "vllm")
-    here.install((_PACKAGE,), _MOST_BYTES, 3600)
+    here.install((_PACKAGE,), _MOST_BYTES, 3600, _leave_text)
     directory = dequantized(model, generate.environment())
     settings = (
         "--dtype", "bfloat16", "--max-model-len", str(model.window), "--max-num-seqs", str(model.slots),
@@ -33,7 +33,8 @@ def installed(model: Model) -> list[Recipe]:
         Recipe(
             name=NAME,
             command=(
-                str(here.program("vllm")), "serve", str(directory), "--served-model-name", "bench",
+                str(here.python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(directory),
+                "--served-model-name", "bench",
                 "--host", "127.0.0.1", "--port", "{port}", *settings,
             ),
             settings=f"{_PACKAGE}; {' '.join(settings)}; {rows} GiB of KV, all cores"
@@ -50,6 +51,15 @@ def installed(model: Model) -> list[Recipe]:
             more={"ignore_eos": True},
         )
     ]  # fmt: skip
+
+
+def _leave_text(here: Environment) -> None:
+    """Pictures and sound may come built for another torch, and then stop everything. Text needs neither."""
+    try:
+        run([str(here.python), "-c", "import torchvision"], here.folder / "pictures.log", 120)
+    except NotMeasured:
+        others = ("torchvision", "torchaudio", "torchcodec")
+        run([str(here.python), "-m", "pip", "uninstall", "--yes", *others], here.folder / "uninstall.log", 120)
 
 
 def _libraries(here: Environment) -> list[Path]:

@@ -111,7 +111,7 @@ def _load(plan: Plan) -> Model:
     from tandem.engine.device import load_model
 
     with _Bar() as bar:
-        return load_model(plan.engine, lambda share: bar.show("loading", round(share * 100), 100))
+        return load_model(plan, lambda share: bar.show("loading", round(share * 100), 100))
 
 
 def _drafting(plan: Plan, model: Model) -> AbstractContextManager[Drafting]:

@@ -25,7 +25,7 @@ from tandem.engine.letters import Link, Received, Sent
 from tandem.engine.world import World
 from tandem.errors import CannotStart
 from tandem.memory.cuda_pages import CudaPages
-from tandem.memory.heap import anonymous_bytes, trim_heap
+from tandem.memory.heap import anonymous_bytes, locked_bytes, trim_heap
 from tandem.memory.host_pages import HostPages
 from tandem.memory.pages import PageBackend
 from tandem.memory.reading import read_memory
@@ -38,7 +38,7 @@ from tandem.units import format_bytes
 log = logging.getLogger("tandem.engine")
 
 Progress = Callable[[float], None]  # hears the loaded share
-Load = Callable[[Path, str, int, Progress, str, bool, bool], Model]
+Load = Callable[[Path, str, int, Progress, str, bool, bool, Path], Model]
 
 
 def run(plan: Plan, link: Link, load: Load = load) -> None:
@@ -46,7 +46,7 @@ def run(plan: Plan, link: Link, load: Load = load) -> None:
     stages = Stages()
     stages.ended("runtime")
     _check_family(plan.engine)
-    model = load_model(plan.engine, _telling(link), load)
+    model = load_model(plan, _telling(link), load)
     _check_windows(plan.engine, model.config.window)
     stages.ended("weights")
     with drafting_of(plan.engine, model) as drafting:
@@ -67,10 +67,12 @@ def run(plan: Plan, link: Link, load: Load = load) -> None:
         engine.close()
 
 
-def load_model(plan: EnginePlan, progress: Progress, load: Load = load) -> Model:
+def load_model(plan: Plan, progress: Progress, load: Load = load) -> Model:
     """The model that the plan names. Raises `CannotStart` as `load` does."""
-    mtp = plan.draft is not None and plan.draft.mtp
-    return load(Path(plan.weights), plan.compute, plan.threads, progress, plan.device, mtp, plan.graphs)
+    engine, state = plan.engine, Path(plan.paths.state)
+    mtp = engine.draft is not None and engine.draft.mtp
+    weights = Path(engine.weights)
+    return load(weights, engine.compute, engine.threads, progress, engine.device, mtp, engine.graphs, state)
 
 
 def collect(inbox: SimpleQueue[Received], patience: float) -> list[Received]:
@@ -151,7 +153,7 @@ def _memory(plan: EnginePlan) -> tuple[int, int]:
 def _held(plan: EnginePlan) -> int:
     """What this process takes where rows lie; rows of the pool on a device are counted by the pool."""
     on_device = torch.cuda.memory_reserved() if plan.device == "cuda" else 0
-    return on_device if _is_discrete(plan) else on_device + anonymous_bytes()
+    return on_device if _is_discrete(plan) else on_device + anonymous_bytes() + locked_bytes()
 
 
 def _is_discrete(plan: EnginePlan) -> bool:

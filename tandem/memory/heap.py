@@ -14,13 +14,22 @@ from typing import Final
 
 import torch
 
+from tandem.units import KIB
+
 _STATM: Final = Path("/proc/self/statm")
+_STATUS: Final = Path("/proc/self/status")
 
 
 def anonymous_bytes() -> int:
     """Resident memory of this process that is its alone: page cache it has mapped is not counted."""
     _, resident, shared, *_ = _STATM.read_text().split()
     return (int(resident) - int(shared)) * mmap.PAGESIZE
+
+
+def locked_bytes() -> int:
+    """Pages of files that this process holds in memory: to the kernel they are available to nobody, as its own are."""
+    lines = _STATUS.read_text().splitlines()
+    return next((int(line.split()[1]) * KIB for line in lines if line.startswith("VmLck:")), 0)
 
 
 def trim_heap() -> int:
