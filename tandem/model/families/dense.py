@@ -65,7 +65,7 @@ class Parts:
 
 def runs_natively(config: ModelConfig, compute: Compute) -> bool:
     """Whether the native step takes over here, which the log says where it might have. float32 is the reference."""
-    if compute in (Compute.FLOAT32, Compute.BFLOAT16):
+    if compute is Compute.FLOAT32:
         return False
     if not NativeStep.pays():
         log.info("passes run in torch: the native step was not compiled, or has nothing for this processor")

@@ -2,22 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from tandem.model.decoder import Decoder
-from tandem.model.families import flashnext, llama, qwen3, qwen35
-from tandem.model.families.architecture import read_architecture, with_mtp
+import torch
+from torch import Tensor
+
+from tandem.model.families import dense, flashnext, llama, qwen3, qwen35
+from tandem.model.families.architecture import Architecture, read_architecture, with_mtp
 from tandem.model.families.fields import Fields
+from tandem.model.interface import Model
+from tandem.model.native.blocks import Blocks, round_to_eight, round_to_sixteen, stacked
 from tandem.model.placement import HOST, Placement
 from tandem.model.rope import Rope
 from tandem.model.weights import checkpoint
-from tandem.model.weights.checkpoint import Checkpoint
+from tandem.model.weights.checkpoint import Checkpoint, Source
 from tandem.model.weights.quant import Compute
 from tandem.model.weights.safetensors import CONFIG
 
 _BUILDERS: Final = {"llama": llama.build, "qwen3": qwen3.build, "qwen35": qwen35.build, "flashnext": flashnext.build}
+
+_NORMED: Final = {"llama": False, "qwen3": True}
+"""The families of the native step: whether queries and keys are normed."""
+
+NAMES: Final = dense.Names(
+    embedding="model.embed_tokens",
+    head="lm_head",
+    last_norm="model.norm",
+    layer="model.layers.{}.",
+    attention_norm="input_layernorm",
+    qkv=("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    query_norm="self_attn.q_norm",
+    key_norm="self_attn.k_norm",
+    attention_output="self_attn.o_proj",
+    feed_forward_norm="post_attention_layernorm",
+    gate_up=("mlp.gate_proj", "mlp.up_proj"),
+    down="mlp.down_proj",
+)
 
 PICTURES: Final = "model.visual."
 MTP: Final = "mtp."
@@ -30,7 +52,7 @@ def open_checkpoint(
     progress: Callable[[float], None] = lambda share: None,
     placement: Placement = HOST,
     mtp: bool = False,
-) -> Decoder:
+) -> Model:
     """With `mtp` the head that guesses ahead comes along, where the checkpoint has one.
 
     Raises `WrongWeights` before anything is read, unless it is a value itself that is wrong.
@@ -41,11 +63,45 @@ def open_checkpoint(
     if mtp and any(name.startswith(MTP) for name in opened.entries):
         architecture = with_mtp(architecture, fields)
     unread = (PICTURES,) if architecture.mtp else (PICTURES, MTP)
+    config, turned = architecture.model, architecture.attention.rope_dim
+    rope = Rope(turned, config.rope_base, config.window, device=placement.device)
+    if _runs_natively(architecture, compute, placement):
+        tied, normed = architecture.tied, _NORMED[architecture.family]
+
+        def pack(source: Source) -> dense.Parts:
+            return dense.read(config, StoredWeights(source, compute), NAMES, tied, normed)
+
+        return dense.build(config, checkpoint.load(opened, pack, unread, progress, placement), rope, turn_halves=True)
     build = _BUILDERS[architecture.family]
-    model_config, turned = architecture.model, architecture.attention.rope_dim
-    rope = Rope(turned, model_config.rope_base, model_config.window, device=placement.device)
     model = checkpoint.load(
         opened, lambda source: build(source, architecture, compute, rope), unread, progress, placement
     )
     _ = model.row_bucket  # measured now, not in the first request
     return model
+
+
+def _runs_natively(architecture: Architecture, compute: Compute, placement: Placement) -> bool:
+    on_host = placement.device == HOST.device and not placement.kernels
+    whole_heads = architecture.attention.rope_dim == architecture.attention.head_dim
+    return (
+        on_host and architecture.family in _NORMED and whole_heads and dense.runs_natively(architecture.model, compute)
+    )
+
+
+class StoredWeights:
+    """Implements `dense.Weights`: bfloat16, or 8 bits a group of 32."""
+
+    def __init__(self, source: Source, compute: Compute) -> None:
+        self._source = source
+        self._is_wide = compute is Compute.BFLOAT16
+
+    def matrix(self, width: int, parts: Sequence[tuple[str, int]]) -> Blocks:
+        return stacked([self._packed(f"{name}.weight", outputs, width) for name, outputs in parts])
+
+    def norm(self, name: str, width: int) -> Tensor:
+        return self._source.take(f"{name}.weight", width, dtype=torch.float32)
+
+    def _packed(self, name: str, outputs: int, width: int) -> Blocks:
+        if self._is_wide:
+            return round_to_sixteen(self._source.take(name, outputs, width, dtype=torch.bfloat16))
+        return round_to_eight(self._source.take(name, outputs, width, dtype=torch.float32))

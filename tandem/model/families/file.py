@@ -21,7 +21,7 @@ from tandem.model.layers import RmsNorm
 from tandem.model.mixers import Attention, NormedAttention
 from tandem.model.moe import FeedForward
 from tandem.model.native import store
-from tandem.model.native.blocks import Blocks, pack, round_to_eight, stacked
+from tandem.model.native.blocks import Blocks, pack, round_to_eight, round_to_sixteen, stacked
 from tandem.model.rope import Rope
 from tandem.model.weights.gguf import GgufFile, StoredTensor
 from tandem.model.weights.quant import Compute, Projection, projection, table
@@ -76,8 +76,8 @@ def open_file(
 
 
 class FileWeights:
-    """Implements `dense.Weights`. Whole numbers of up to 8 bits stay as the file has them; anything else is rounded
-    to 8 bits a group of 32."""
+    """Implements `dense.Weights`. In bfloat16 everything is that; else whole numbers of up to 8 bits stay as the file
+    has them, and anything else is rounded to 8 bits a group of 32."""
 
     def __init__(self, file: GgufFile, compute: Compute) -> None:
         self._tensors = file.tensors
@@ -85,6 +85,8 @@ class FileWeights:
 
     def matrix(self, width: int, parts: Sequence[tuple[str, int]]) -> Blocks:
         tensors = [self._tensors[_stored(name)] for name, _ in parts]
+        if self._compute is Compute.BFLOAT16:
+            return stacked([round_to_sixteen(tensor.bfloat16()) for tensor in tensors])
         is_narrow = self._compute is Compute.INT4 and all(tensor.is_four_bit for tensor in tensors)
         return stacked([self._packed(tensor, 4 if is_narrow else 8) for tensor in tensors])
 

@@ -6,7 +6,8 @@ extern "C" {
 
 // Weights in blocks of 16 outputs x 32 inputs: the integers, then 16 scales and 16 minimums as IEEE halves.
 // weight = scale * integer + minimum. 4 bits: four vectors, input s*4+b in the low and 16+s*4+b in the high nibble of
-// byte o*4+b. 8 bits: eight vectors, input s*4+b in byte o*4+b.
+// byte o*4+b. 8 bits: eight vectors, input s*4+b in byte o*4+b. 16 bits: bfloat16 without scales, sixteen vectors,
+// input s*2+b in half o*2+b.
 struct Matrix {
     const uint8_t* blocks;
     int32_t outputs, inputs, bits, unused;

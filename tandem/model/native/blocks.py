@@ -19,12 +19,13 @@ _WIDENED: Final = 4096  # outputs packed at a time: what is needed beside the bl
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Blocks:
-    """weight = scale * number + minimum, both IEEE halves: 0.625 bytes a weight of 4 bits, 1.125 of 8."""
+    """Of 4 and 8 bits: weight = scale * number + minimum, both IEEE halves, in 0.625 and 1.125 bytes a weight. Of 16:
+    bfloat16."""
 
     data: Tensor  # uint8 [outputs / 16, inputs / 32, bytes], contiguous
     outputs: int
     inputs: int
-    bits: int  # 4 or 8
+    bits: int  # 4, 8 or 16
 
     @staticmethod
     def fits(shape: tuple[int, int]) -> bool:
@@ -34,6 +35,9 @@ class Blocks:
         """int64 [rows] -> rows of the matrix, float32 [rows, inputs]"""
         block, output = tokens // OUTPUTS, tokens % OUTPUTS
         outer = self.data.shape[:2]
+        if self.bits == 16:
+            halves = self.data.view(torch.bfloat16).view(*outer, -1, OUTPUTS, 2)
+            return halves[block, :, :, output].flatten(1).float()
         words = self.data[..., :-_FACTORS].view(*outer, -1, OUTPUTS, 4)
         numbers = words[block, :, :, output].flatten(2)  # [rows, groups, bytes]
         if self.bits == 4:
@@ -64,6 +68,16 @@ def round_to_eight(weight: Tensor) -> Blocks:
         return _join(_bytes((numbers + 128).to(torch.uint8).flatten(1)), scale, scale * -128)
 
     return _packed(weight.shape, 8, some)
+
+
+def round_to_sixteen(weight: Tensor) -> Blocks:
+    """[outputs, inputs] of any floats to bfloat16, which is what bfloat16 is."""
+
+    def some(rows: slice) -> Tensor:
+        pairs = weight[rows].bfloat16().view(-1, OUTPUTS, weight.shape[1] // GROUP, GROUP // 2, 2)
+        return pairs.permute(0, 2, 3, 1, 4).contiguous().view(torch.uint8).flatten(2)
+
+    return _packed(weight.shape, 16, some)
 
 
 def stacked(parts: Sequence[Blocks]) -> Blocks:

@@ -1,8 +1,9 @@
 // One decode or verify step of a decoder with grouped attention and a gated feed forward: the whole model in one call.
 //
-// Weights stay in 4 or 8 bits; a row is rounded to 8 bits a group of 32 before each product (as llama.cpp does), so the
-// inner products are integers and exact. Everything a row's bits depend on is the row itself and its own path: sums
-// run over groups, positions and chunks in one order that no neighbour changes.
+// Weights stay in 4, 8 or 16 bits. Before a product with 4 or 8 a row is rounded to 8 bits a group of 32 (as llama.cpp
+// does), so the inner products are integers and exact; 16 are bfloat16, multiplied in float. Everything a row's bits
+// depend on is the row itself and its own path: sums run over groups, inputs, positions and chunks in one order that
+// no neighbour changes.
 //
 // Read `run` at the end first. Threads share a phase by outputs, heads or rows, and meet at a barrier after each.
 #pragma once
@@ -40,20 +41,29 @@ struct Buffer {
     const T& operator[](size_t at) const { return data[at]; }
 };
 
-// --- rows in 8 bits ---------------------------------------------------------------------------------------------
+// --- rows before a product --------------------------------------------------------------------------------------
 
-// The rows of a pass as a product reads them: integers, and for each group its scale and scale * sum of integers.
-struct Rounded {
+// The rows of a pass as a matrix reads them. One of 4 or 8 bits: integers, and for each group its scale and scale * sum
+// of integers; one of 16: as they are.
+struct Inputs {
+    Buffer<float> floats;
     Buffer<int8_t> numbers;
     Buffer<float> scale, total;
     int width = 0;
+    bool rounded = true;
 
-    void size(int rows, int inputs) {
-        width = inputs;
-        numbers.size((size_t)rows * inputs);
-        scale.size((size_t)rows * inputs / GROUP), total.size((size_t)rows * inputs / GROUP);
+    void size(int rows, const Matrix& matrix) {
+        width = matrix.inputs, rounded = matrix.bits != 16;
+        const size_t count = (size_t)rows * width;
+        if (!rounded) return (void)floats.size(count);
+        numbers.size(count), scale.size(count / GROUP), total.size(count / GROUP);
     }
 
+    void take(int row, const float* from) {
+        rounded ? round(row, from) : (void)memcpy(&floats[(size_t)row * width], from, sizeof(float) * width);
+    }
+
+   private:
     void round(int row, const float* from) {
         for (int g = 0; g < width / GROUP; g++, from += GROUP) {
             Floats top = {};
@@ -90,7 +100,7 @@ static inline void norm(const float* row, const float* weight, int width, float 
 
 // LANES outputs of `Rows` rows, from LANES * piece on: weights are unpacked once for all of the rows.
 template <int Rows, int Bits>
-static inline void piece_of(const Matrix& m, int piece, const Rounded& in, int first, Floats* out) {
+static inline void piece_of(const Matrix& m, int piece, const Inputs& in, int first, Floats* out) {
     constexpr int WORDS = Bits == 4 ? 4 : 8, SIZE = (WORDS + 1) * 64;  // of a block: integers, then scales and minimums
     constexpr int PIECES = OUTPUTS / LANES;
     const int groups = m.inputs / GROUP, part = piece % PIECES;
@@ -127,18 +137,46 @@ static inline void piece_of(const Matrix& m, int piece, const Rounded& in, int f
     }
 }
 
+// The same of 16 bits. A word holds two inputs of an output: even ones in one sum, odd ones in another.
+template <int Rows>
+static inline void piece_of_floats(const Matrix& m, int piece, const Inputs& in, int first, Floats* out) {
+    constexpr int PIECES = OUTPUTS / LANES;
+    const uint8_t* words = m.blocks + (size_t)(piece / PIECES) * m.inputs * OUTPUTS * 2 + 4 * LANES * (piece % PIECES);
+    const float* x = in.floats.data + (size_t)first * in.width;
+    Floats even[Rows], odd[Rows];
+    for (int r = 0; r < Rows; r++) even[r] = odd[r] = Floats{};
+    for (int i = 0; i < m.inputs; i += 2, words += 64) {
+        __builtin_prefetch(words + 4096);
+        const Ints pair = load_bytes(words);
+        const Floats low = (Floats)(pair << 16), high = (Floats)(pair & (int32_t)0xffff0000);
+        for (int r = 0; r < Rows; r++) {
+            even[r] = mul_add(low, all(x[(size_t)r * in.width + i]), even[r]);
+            odd[r] = mul_add(high, all(x[(size_t)r * in.width + i + 1]), odd[r]);
+        }
+    }
+    for (int r = 0; r < Rows; r++) out[r] = even[r] + odd[r];
+}
+
+template <int Rows, int Bits>
+static inline void some_rows(const Matrix& m, int piece, const Inputs& in, int first, Floats* out) {
+    if constexpr (Bits == 16) piece_of_floats<Rows>(m, piece, in, first, out);
+    else piece_of<Rows, Bits>(m, piece, in, first, out);
+}
+
 template <int Bits>
-static inline void piece_of_all(const Matrix& m, int piece, int rows, const Rounded& in, Floats* out) {
+static inline void piece_of_all(const Matrix& m, int piece, int rows, const Inputs& in, Floats* out) {
     int r = 0;
-    for (; r + 4 <= rows; r += 4) piece_of<4, Bits>(m, piece, in, r, out + r);
-    if (rows - r == 3) piece_of<3, Bits>(m, piece, in, r, out + r);
-    if (rows - r == 2) piece_of<2, Bits>(m, piece, in, r, out + r);
-    if (rows - r == 1) piece_of<1, Bits>(m, piece, in, r, out + r);
+    for (; r + 4 <= rows; r += 4) some_rows<4, Bits>(m, piece, in, r, out + r);
+    if (rows - r == 3) some_rows<3, Bits>(m, piece, in, r, out + r);
+    if (rows - r == 2) some_rows<2, Bits>(m, piece, in, r, out + r);
+    if (rows - r == 1) some_rows<1, Bits>(m, piece, in, r, out + r);
 }
 
 // LANES outputs of all rows.
-static inline void product(const Matrix& m, int piece, int rows, const Rounded& in, Floats* out) {
-    m.bits == 4 ? piece_of_all<4>(m, piece, rows, in, out) : piece_of_all<8>(m, piece, rows, in, out);
+static inline void product(const Matrix& m, int piece, int rows, const Inputs& in, Floats* out) {
+    if (m.bits == 4) piece_of_all<4>(m, piece, rows, in, out);
+    if (m.bits == 8) piece_of_all<8>(m, piece, rows, in, out);
+    if (m.bits == 16) piece_of_all<16>(m, piece, rows, in, out);
 }
 
 // --- attention --------------------------------------------------------------------------------------------------
@@ -310,7 +348,7 @@ struct Attention {
 // --- the step ---------------------------------------------------------------------------------------------------
 
 struct Scratch {  // of one thread
-    Rounded rounded;
+    Inputs inputs;
     Attention attention;
     Buffer<float> row, queries, mixed;
     Buffer<int> of;
@@ -335,17 +373,17 @@ struct Step {
         from = (int)((int64_t)count * thread / team.threads), to = (int)((int64_t)count * (thread + 1) / team.threads);
     }
 
-    void round_normed(const float* rows, const float* weight) {
-        mine.rounded.size(pass.rows, shape.hidden), mine.row.size(shape.hidden);
+    void take_normed(const Matrix& matrix, const float* rows, const float* weight) {
+        mine.inputs.size(pass.rows, matrix), mine.row.size(shape.hidden);
         for (int r = 0; r < pass.rows; r++) {
             norm(rows + (size_t)r * shape.hidden, weight, shape.hidden, shape.epsilon, mine.row.data);
-            mine.rounded.round(r, mine.row.data);
+            mine.inputs.take(r, mine.row.data);
         }
     }
 
-    void round_plain(const float* rows, int width) {
-        mine.rounded.size(pass.rows, width);
-        for (int r = 0; r < pass.rows; r++) mine.rounded.round(r, rows + (size_t)r * width);
+    void take_plain(const Matrix& matrix, const float* rows) {
+        mine.inputs.size(pass.rows, matrix);
+        for (int r = 0; r < pass.rows; r++) mine.inputs.take(r, rows + (size_t)r * matrix.inputs);
     }
 
     void multiply(const Matrix& matrix, float* to) {
@@ -353,7 +391,7 @@ struct Step {
         int from, end;
         split(matrix.outputs / LANES, from, end);
         for (int piece = from; piece < end; piece++) {
-            product(matrix, piece, pass.rows, mine.rounded, out);
+            product(matrix, piece, pass.rows, mine.inputs, out);
             for (int r = 0; r < pass.rows; r++) store(to + (size_t)r * matrix.outputs + piece * LANES, out[r]);
         }
     }
@@ -363,7 +401,7 @@ struct Step {
         int from, end;
         split(matrix.outputs / LANES, from, end);
         for (int piece = from; piece < end; piece++) {
-            product(matrix, piece, pass.rows, mine.rounded, out);
+            product(matrix, piece, pass.rows, mine.inputs, out);
             for (int r = 0; r < pass.rows; r++) {
                 float* to = pass.stream + (size_t)r * shape.hidden + piece * LANES;
                 store(to, load(to) + out[r]);
@@ -377,8 +415,8 @@ struct Step {
         int from, end;
         split(pieces, from, end);
         for (int piece = from; piece < end; piece++) {
-            product(layer.gate_up, piece, pass.rows, mine.rounded, gate);
-            product(layer.gate_up, pieces + piece, pass.rows, mine.rounded, up);
+            product(layer.gate_up, piece, pass.rows, mine.inputs, gate);
+            product(layer.gate_up, pieces + piece, pass.rows, mine.inputs, up);
             for (int r = 0; r < pass.rows; r++) {
                 const Floats silu = gate[r] / (exp_of(min(-gate[r], all(87.0f))) + 1.0f);
                 store(&shared.gated[(size_t)r * shape.feed_forward + piece * LANES], silu * up[r]);
@@ -457,19 +495,19 @@ struct Step {
     }
 
     void logits() {
-        mine.rounded.size(pass.wanted_rows, shape.hidden), mine.row.size(shape.hidden);
+        mine.inputs.size(pass.wanted_rows, model.head), mine.row.size(shape.hidden);
         bool broken[MOST_ROWS];
         for (int w = 0; w < pass.wanted_rows; w++) {
             const float* row = pass.stream + (size_t)pass.wanted[w] * shape.hidden;
             broken[w] = !(norm_scale(row, shape.hidden, shape.epsilon) > 0.0f);  // infinite, or not a number
             norm(row, model.last_norm, shape.hidden, shape.epsilon, mine.row.data);
-            mine.rounded.round(w, mine.row.data);
+            mine.inputs.take(w, mine.row.data);
         }
         Floats out[MOST_ROWS];
         int from, end;
         split(model.head.outputs / LANES, from, end);
         for (int piece = from; piece < end; piece++) {
-            product(model.head, piece, pass.wanted_rows, mine.rounded, out);
+            product(model.head, piece, pass.wanted_rows, mine.inputs, out);
             for (int w = 0; w < pass.wanted_rows; w++)
                 store(pass.logits + (size_t)w * model.head.outputs + piece * LANES, broken[w] ? all(NAN) : out[w]);
         }
@@ -478,20 +516,20 @@ struct Step {
     void run() {
         for (int l = 0; l < shape.layers; l++) {
             const Layer& layer = model.layer[l];
-            round_normed(pass.stream, layer.attention_norm);
+            take_normed(layer.qkv, pass.stream, layer.attention_norm);
             multiply(layer.qkv, shared.qkv.data);
             team.meet();
             place(l);
             team.meet();
             attend(l);
             team.meet();
-            round_plain(shared.attended.data, shape.heads * shape.head_dim);
+            take_plain(layer.attention_output, shared.attended.data);
             multiply_onto_stream(layer.attention_output);
             team.meet();
-            round_normed(pass.stream, layer.feed_forward_norm);
+            take_normed(layer.gate_up, pass.stream, layer.feed_forward_norm);
             gate(layer);
             team.meet();
-            round_plain(shared.gated.data, shape.feed_forward);
+            take_plain(layer.down, shared.gated.data);
             multiply_onto_stream(layer.down);
             team.meet();
         }

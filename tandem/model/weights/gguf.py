@@ -102,6 +102,15 @@ class StoredTensor:
             weights[first : first + rows] = gguf.quants.dequantize(stored[first : first + rows], self.kind)
         return self._finite(torch.from_numpy(weights)).reshape(self.shape)
 
+    def bfloat16(self) -> Tensor:
+        """The weights rounded to bfloat16, without a wider copy where the file keeps them so."""
+        import torch
+
+        if self.kind is not _KIND.BF16:
+            return self.float32().bfloat16()
+        stored = torch.frombuffer(self.file.read(self), dtype=torch.bfloat16)
+        return self._finite(stored).view(self.shape)
+
     def grouped(self) -> Grouped:
         """The weights of a matrix of whole numbers (`bits`) without loss. Raises `CannotStart` as `float32` does."""
         import torch
