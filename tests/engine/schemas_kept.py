@@ -201,6 +201,8 @@ REFUSED: list[tuple[Schema, str, str]] = [
     (record({"a": {"enum": []}}), "properties.a.enum", "no value"),
     (record({"a": {"type": "strin"}}), "properties.a.type", "strin"),
     (record({"a": {"type": "string", "minLength": -1}}), "properties.a.minLength", "positive"),
+    (record({"a": {"type": "string", "minLength": 65_537}}), "properties.a.minLength", "65,536 characters or items"),
+    (array(array(NUMBER, 300, 300), 300, 300), "items.minItems", "65,536 characters or items"),
     (record({"a": {"type": "number", "multipleOf": 0}}), "properties.a.multipleOf", "multiple"),
     (record({"a": {"type": "integer", "multipleOf": 999_999_937}}), "properties.a.multipleOf", "too complex"),
     ({"type": "object", "patternProperties": {"^x": {}, "y$": {}}}, "patternProperties", "disjoint"),

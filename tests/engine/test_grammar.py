@@ -191,7 +191,9 @@ def test_json_object_is_any_object(real: tuple[Words, tuple[bytes, ...]]) -> Non
         ("regex", "[^\\s\\S]", ""),
         ("lark", "start: missing", "missing"),
         ("lark", 'root ::= "a" missing', "missing"),
-        ("lark", "neither one nor the other", "Expected"),
+        ("lark", "neither one nor the other", "line 1, column 9: Expected"),
+        ("lark", 'foo: "a"', "no rule `start`"),  # not a word about GBNF, which nobody wrote
+        ("lark", 'root ::= "a', "this GBNF cannot be read"),
         ("json_schema", "[" * 500 + "]" * 500, "a schema is a JSON object"),
         ("json_schema", '{"allOf":[' * 80 + "{}" + "]}" * 80, "nested"),
     ],

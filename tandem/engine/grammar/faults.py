@@ -89,6 +89,8 @@ _WORDS: Final = (
     (r"Unsatisfiable schema: (.*)", r"no value can satisfy it: \1"),
     (r".*lookarounds not supported yet.*", "`^` and `$` inside it, and `\\\\b`, cannot be enforced"),
     (r".*\nerror: ([^\n]*).*", r"\1"),
+    (r"(?:at )?(\d+)\((\d+)\): ([^\n]*).*", r"line \1, column \2: \3"),
+    (r"no start rule found", "it has no rule `start`"),
     (r".*(?:too large|too big|fuel|too many|Unable to determine if regex is empty|limit).*", "it is too complex"),
     (r"NoExtension.*", "no answer can match it"),
 )

@@ -7,13 +7,16 @@ says which tokens may come next. Its refusals are values here, never exceptions.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
-from llguidance.gbnf_to_lark import any_to_lark
+from llguidance.gbnf_to_lark import gbnf_to_lark
 from numpy.typing import NDArray
+
+_GBNF: Final = re.compile(r"^\s*[\w-]+\s*::=", re.MULTILINE)  # a rule; Lark has `:` there
 
 Allowed = NDArray[np.bool_]  # [vocab]
 
@@ -56,11 +59,12 @@ def from_choice(answers: Sequence[str]) -> str:
 
 
 def from_text(text: str) -> str:
-    """Of a Lark grammar, or of GBNF, which becomes one. Raises `ValueError` where it reads as neither."""
+    """Of a Lark grammar, or of GBNF, which becomes one. Raises `ValueError` for GBNF that cannot be read; what is wrong
+    with Lark shows at its start."""
     try:
-        return LLMatcher.grammar_from_lark(any_to_lark(text))
+        return LLMatcher.grammar_from_lark(gbnf_to_lark(text) if _GBNF.search(text) else text)
     except Exception as error:  # a parser of a few hundred lines, without a class of errors for all that can be wrong
-        raise ValueError(str(error)) from error
+        raise ValueError(f"this GBNF cannot be read: {error}") from error
 
 
 class Words:

@@ -12,6 +12,8 @@ from urllib.parse import unquote
 Path: TypeAlias = tuple[str | int, ...]
 Schema: TypeAlias = dict[str, Any]
 
+MOST_HELD: Final = 65_536  # characters and items that a schema may make an answer hold; longer ones are not written
+
 # Definitions first: what is wrong in one is better named there than at each place that refers to it.
 _BY_NAME: Final = ("$defs", "definitions", "properties", "patternProperties", "dependentSchemas")
 _IN_ORDER: Final = ("prefixItems", "items", "allOf", "anyOf", "oneOf")
@@ -76,6 +78,23 @@ def find_uncounted(root: Schema) -> Path | None:
             if isinstance(least, int) and least > max(1, len(_listed(schema, "required"))):
                 return (*path, "minProperties")
         open_paths += [((*path, *step), child) for step, child in children(schema)]
+    return None
+
+
+def find_too_long(root: Schema) -> Path | None:
+    """A `minLength` or `minItems` that makes a value hold more than `MOST_HELD`, lists within lists multiplied."""
+    open_paths: list[tuple[Path, Any, int]] = [((), root, 1)]
+    while open_paths:
+        path, schema, times = open_paths.pop()
+        if not isinstance(schema, dict):
+            continue
+        least = {key: schema.get(key, 0) for key in ("minLength", "minItems")}
+        for key, number in least.items():
+            if isinstance(number, int | float) and number * times > MOST_HELD:
+                return (*path, key)
+        items = times * max(1, least["minItems"]) if isinstance(least["minItems"], int) else times
+        for step, child in children(schema):
+            open_paths.append(((*path, *step), child, items if step == ("items",) else times))
     return None
 
 

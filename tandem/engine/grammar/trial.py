@@ -21,7 +21,7 @@ from tandem.contract.messages import Grammar, GrammarKind
 from tandem.contract.process import die_with_parent
 from tandem.engine.grammar import library
 from tandem.engine.grammar.faults import explain, find
-from tandem.engine.grammar.schemas import dotted, find_endless, find_uncounted
+from tandem.engine.grammar.schemas import MOST_HELD, dotted, find_endless, find_too_long, find_uncounted
 from tandem.units import MIB
 
 CPU_SECONDS: Final = 3
@@ -87,6 +87,10 @@ def _schema(text: str) -> Verdict:
     uncounted = find_uncounted(schema)
     if uncounted is not None:
         return Verdict(sentence="more than 1 cannot be enforced beyond what is required", path=dotted(uncounted))
+    too_long = find_too_long(schema)
+    if too_long is not None:
+        sentence = f"an answer may have to hold {MOST_HELD:,} characters or items, and not more"
+        return Verdict(sentence=sentence, path=dotted(too_long))
     until = time.process_time() + SEARCH_SECONDS
     finding = find(
         schema,
