@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from tandem.config.quantities import exact_duration, exact_size
-from tandem.config.section import Section
+from tandem.config.section import Section, Switched
 from tandem.config.settings import PREFIX, validate
 from tandem.config.source import HIDDEN, KeyPath, Layers, dotted, without_secrets
 from tandem.errors import Place, Problem
@@ -192,7 +192,10 @@ def _bad_value(found: ErrorDetails, layers: Layers, model: type[Section]) -> Pro
         case "int_type" | "float_type" if isinstance(value, str) and _ENDLESS.fullmatch(value):
             return Problem("out-of-range", f"{shown} is out of range: no key takes a number of so many digits", place)
         case kind if kind in _KINDS:
-            message = f"expected {_KINDS[kind]}, not {_kind_of(value, place)}"
+            wanted = _KINDS[kind]
+            if kind == "model_type" and issubclass(section_at(model, path) or Section, Switched):
+                wanted = f"`on`, `off` or {wanted}"
+            message = f"expected {wanted}, not {_kind_of(value, place)}"
             return Problem("wrong-type", message, place, (), _retyped(kind, value))
         case kind:
             return Problem(kind.replace("_", "-"), str(found["msg"]), place)
