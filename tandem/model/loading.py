@@ -53,7 +53,7 @@ def load(
     if path.is_dir():
         held = _as_stored(path, compute) if placement.kernels else Compute(compute)
         with pages_of_their_own():
-            return open_checkpoint(path, held, progress, placement, mtp)
+            return open_checkpoint(path, held, progress, placement, mtp, state)
     if placement.kernels:
         raise CannotStart(
             f"a model in a GGUF file runs on the CPU only, and the plan says `{device}` for {path}",

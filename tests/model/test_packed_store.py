@@ -11,13 +11,17 @@ from threading import Barrier
 from typing import NamedTuple
 
 import pytest
+import test_native
 import torch
 from torch import Tensor
 
 from tandem.contract import content
 from tandem.model.families.dense import Weights
+from tandem.model.interface import Block, Wants
+from tandem.model.loading import load
 from tandem.model.native import store
 from tandem.model.native.blocks import Blocks, round_to_eight
+from tandem.model.native.step import NativeStep
 from tandem.model.native.store import Wrap, in_memory
 
 WIDTH, OUTPUTS = 64, 48
@@ -275,3 +279,22 @@ def _locked() -> int:
 def _status(key: str) -> int:
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(key))
+
+
+@pytest.mark.skipif(not NativeStep.pays(), reason="nothing is packed on this machine")
+@pytest.mark.parametrize("name", test_native.TestServed.FILES)
+def test_every_kind_of_weights_comes_back_bit_for_bit(
+    name: str, state: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    compute, shape = test_native.TestServed.FILES[name]
+    path = tmp_path / "weights"
+    if "directory" in name:
+        shape.reference().bfloat16().save_pretrained(path)
+    else:
+        shape.write(path)
+    with caplog.at_level(logging.INFO):
+        models = [load(path, compute, 2, state=folder) for folder in (None, state, state)]
+    assert len([record for record in caplog.records if "are packed, and kept" in record.message]) == 1
+    rows = torch.arange(40) * 7 % shape.vocab
+    fresh, first, again = (model.forward([Block(rows, 0, model.new_state(64), Wants.ALL)]) for model in models)
+    assert torch.equal(first, fresh) and torch.equal(again, fresh)

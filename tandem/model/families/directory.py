@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -13,7 +14,9 @@ from tandem.model.families import dense, flashnext, llama, qwen3, qwen35
 from tandem.model.families.architecture import Architecture, read_architecture, with_mtp
 from tandem.model.families.fields import Fields
 from tandem.model.interface import Model
+from tandem.model.native import store
 from tandem.model.native.blocks import Blocks, round_to_eight, round_to_sixteen, stacked
+from tandem.model.native.store import Wrap
 from tandem.model.placement import HOST, Placement
 from tandem.model.rope import Rope
 from tandem.model.weights import checkpoint
@@ -52,8 +55,9 @@ def open_checkpoint(
     progress: Callable[[float], None] = lambda share: None,
     placement: Placement = HOST,
     mtp: bool = False,
+    state: Path | None = None,
 ) -> Model:
-    """With `mtp` the head that guesses ahead comes along, where the checkpoint has one.
+    """With `mtp` the head that guesses ahead comes along, where the checkpoint has one. `state`: see `loading`.
 
     Raises `WrongWeights` before anything is read, unless it is a value itself that is wrong.
     """
@@ -66,12 +70,14 @@ def open_checkpoint(
     config, turned = architecture.model, architecture.attention.rope_dim
     rope = Rope(turned, config.rope_base, config.window, device=placement.device)
     if _runs_natively(architecture, compute, placement):
-        tied, normed = architecture.tied, _NORMED[architecture.family]
+        read = partial(dense.read, config, names=NAMES, tied=architecture.tied, normed=_NORMED[architecture.family])
 
-        def pack(source: Source) -> dense.Parts:
-            return dense.read(config, StoredWeights(source, compute), NAMES, tied, normed)
+        def pack(wrap: Wrap) -> dense.Parts:
+            return checkpoint.load(
+                opened, lambda source: read(wrap(StoredWeights(source, compute))), unread, progress, placement
+            )
 
-        return dense.build(config, checkpoint.load(opened, pack, unread, progress, placement), rope, turn_halves=True)
+        return dense.build(config, store.read(state, directory, compute, pack, read), rope, turn_halves=True)
     build = _BUILDERS[architecture.family]
     model = checkpoint.load(
         opened, lambda source: build(source, architecture, compute, rope), unread, progress, placement
