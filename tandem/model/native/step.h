@@ -1,7 +1,7 @@
 // One decode or verify step of a decoder with grouped attention and a gated feed forward: the whole model in one call.
 //
-// Weights stay in 4, 8 or 16 bits. Before a product with 4 or 8 a row is rounded to 8 bits a group of 32 (as llama.cpp
-// does), so the inner products are integers and exact; 16 are bfloat16, multiplied in float. Everything a row's bits
+// Weights stay in 4, 8 or 16 bits. Before a product with 4 or 8 a row is rounded to 8 bits a half group of 16,
+// so the inner products are integers and exact; 16 are bfloat16, multiplied in float. Everything a row's bits
 // depend on is the row itself and its own path: sums run over groups, inputs, positions and chunks in one order that
 // no neighbour changes.
 //
@@ -15,7 +15,8 @@
 
 namespace LANE {
 
-constexpr int GROUP = 32;    // inputs that share a scale
+constexpr int GROUP = 32;    // inputs whose weights share a scale
+constexpr int HALF = 16;     // inputs of a row that share one: an outlier then coarsens half as many, for next to nothing
 constexpr int OUTPUTS = 16;  // of one block of weights
 constexpr int CHUNK = 256;  // positions between two corrections of the softmax
 constexpr int MOST_ROWS = 64;
@@ -43,8 +44,8 @@ struct Buffer {
 
 // --- rows before a product --------------------------------------------------------------------------------------
 
-// The rows of a pass as a matrix reads them. One of 4 or 8 bits: integers, and for each group its scale and scale * sum
-// of integers; one of 16: as they are.
+// The rows of a pass as a matrix reads them. One of 4 or 8 bits: integers, a scale for each half group, and for
+// each group the sum of scale * integer; one of 16: as they are.
 struct Inputs {
     Buffer<float> floats;
     Buffer<int8_t> numbers;
@@ -56,7 +57,7 @@ struct Inputs {
         width = matrix.inputs, rounded = matrix.bits != 16;
         const size_t count = (size_t)rows * width;
         if (!rounded) return (void)floats.size(count);
-        numbers.size(count), scale.size(count / GROUP), total.size(count / GROUP);
+        numbers.size(count), scale.size(count / HALF), total.size(count / GROUP);
     }
 
     void take(int row, const float* from) {
@@ -65,19 +66,20 @@ struct Inputs {
 
    private:
     void round(int row, const float* from) {
-        for (int g = 0; g < width / GROUP; g++, from += GROUP) {
+        int8_t* to = &numbers[(size_t)row * width];
+        float* step = &scale[(size_t)row * (width / HALF)];
+        for (int h = 0; h < width / HALF; h++, from += HALF, to += HALF) {
             Floats top = {};
-            for (int i = 0; i < GROUP; i += LANES) top = max(top, max(load(from + i), -load(from + i)));
-            const float largest = max_of(top);
-            const float step = largest / 127.0f, inverse = largest > 0 ? 127.0f / largest : 0.0f;
-            int8_t* to = &numbers[(size_t)row * width + g * GROUP];
+            for (int i = 0; i < HALF; i += LANES) top = max(top, max(load(from + i), -load(from + i)));
+            const float largest = max_of(top), inverse = largest > 0 ? 127.0f / largest : 0.0f;
             int32_t sum = 0;
-            for (int i = 0; i < GROUP; i += LANES) {
+            for (int i = 0; i < HALF; i += LANES) {
                 const Ints x = to_ints(round_even(load(from + i) * inverse));
                 for (int lane = 0; lane < LANES; lane++) to[i + lane] = (int8_t)x[lane], sum += x[lane];
             }
-            const size_t at = (size_t)row * (width / GROUP) + g;
-            scale[at] = step, total[at] = step * (float)sum;
+            step[h] = largest / 127.0f;
+            float& both = total[(size_t)row * (width / GROUP) + h / 2];
+            both = (h % 2 ? both : 0.0f) + step[h] * (float)sum;
         }
     }
 };
@@ -106,24 +108,24 @@ static inline void piece_of(const Matrix& m, int piece, const Inputs& in, int fi
     const int groups = m.inputs / GROUP, part = piece % PIECES;
     const uint8_t* block = m.blocks + (size_t)(piece / PIECES) * groups * SIZE;
     const int8_t* x = in.numbers.data + (size_t)first * in.width;
-    const float *scale = in.scale.data + (size_t)first * groups, *total = in.total.data + (size_t)first * groups;
+    const float *scale = in.scale.data + (size_t)first * groups * 2, *total = in.total.data + (size_t)first * groups;
     for (int r = 0; r < Rows; r++) out[r] = Floats{};
     for (int g = 0; g < groups; g++, block += SIZE) {
         for (int line = 0; line < SIZE; line += 64) __builtin_prefetch(block + 8 * SIZE + line);
-        Ints sum[Rows], more[Rows];  // two chains: a lone row would wait for its own last product
-        for (int r = 0; r < Rows; r++) sum[r] = more[r] = Ints{};
-        for (int s = 0; s < WORDS; s++) {
+        Ints low[Rows], high[Rows];  // of the two halves; a lone row would wait for its own last product in one chain
+        for (int r = 0; r < Rows; r++) low[r] = high[r] = Ints{};
+        for (int s = 0; s < 4; s++) {
             const Ints word = load_bytes(block + 64 * s + 4 * LANES * part);
+            const Ints next = Bits == 8 ? load_bytes(block + 64 * (s + 4) + 4 * LANES * part) : Ints{};
             for (int r = 0; r < Rows; r++) {
-                int32_t four;
+                int32_t four, later;
                 const int8_t* at = x + (size_t)r * in.width + g * GROUP + 4 * s;
-                memcpy(&four, at, 4);
+                memcpy(&four, at, 4), memcpy(&later, at + HALF, 4);
                 if (Bits == 8) {
-                    (s % 2 ? more : sum)[r] = dot4((s % 2 ? more : sum)[r], word, four);
+                    low[r] = dot4(low[r], word, four), high[r] = dot4(high[r], next, later);
                 } else {
-                    sum[r] = dot4_nibbles(sum[r], word & 0x0f0f0f0f, four);
-                    memcpy(&four, at + 16, 4);
-                    more[r] = dot4_nibbles(more[r], (word >> 4) & 0x0f0f0f0f, four);
+                    low[r] = dot4_nibbles(low[r], word & 0x0f0f0f0f, four);
+                    high[r] = dot4_nibbles(high[r], (word >> 4) & 0x0f0f0f0f, later);
                 }
             }
         }
@@ -131,7 +133,8 @@ static inline void piece_of(const Matrix& m, int piece, const Inputs& in, int fi
         const Floats d = load_halves(factors), least = load_halves(factors + 32);
         for (int r = 0; r < Rows; r++) {
             const size_t at = (size_t)r * groups + g;
-            out[r] = mul_add(d * scale[at], to_floats(sum[r] + more[r]), out[r]);
+            const Floats both = mul_add(to_floats(high[r]), all(scale[2 * at + 1]), to_floats(low[r]) * scale[2 * at]);
+            out[r] = mul_add(d, both, out[r]);
             out[r] = mul_add(least, all(total[at]), out[r]);
         }
     }

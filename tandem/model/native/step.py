@@ -1,7 +1,7 @@
 """The native step as the model calls it: one pass of at most `MOST_ROWS` rows in, float32 logits out.
 
-A row's activations are rounded to 8 bits a group of 32 before a product with 4 or 8 bits, and stay float32 before one
-with 16: its bits differ from torch's path on the same weights, and do not depend on the rows beside it. KV rows are
+A row's activations are rounded to 8 bits a half group of 16 before a product with 4 or 8 bits, and stay float32 before
+one with 16: its bits differ from torch's path on the same weights, and do not depend on the rows beside it. KV rows are
 bfloat16, written and read in place.
 """
 
