@@ -31,6 +31,7 @@ from tandem.contract.messages import (
     Generate,
     Grammar,
     Health,
+    Message,
     Resume,
     ReturnLease,
     RolesFreed,
@@ -143,12 +144,16 @@ class Worker:
         loop.call_soon_threadsafe(self._status.set_result, int(status))
 
     def _deliver(self, letters: list[Sent]) -> None:
+        """What a turn said, one piece a peer: it wakes each of them once."""
+        by_peer: dict[int, list[Message]] = {}
         for letter in letters:
-            if channel := self._channels.get(letter.peer):
+            by_peer.setdefault(letter.peer, []).append(letter.message)
+        for peer, messages in by_peer.items():
+            if channel := self._channels.get(peer):
                 try:
-                    channel.send(letter.message)
+                    channel.send(*messages)
                 except ChannelClosed:
-                    self._forget(letter.peer)
+                    self._forget(peer)
 
     def _ask_roles(self, loop: asyncio.AbstractEventLoop, size: int) -> int:
         """For the device thread. The director decides and acts; a moment is waited until the kernel has the memory."""

@@ -19,7 +19,18 @@ from typing import Final, TypeAlias
 import msgspec
 
 from tandem.contract.channel import Channel, ChannelClosed, connect
-from tandem.contract.messages import AskHealth, Cancel, Finished, Generate, Health, Progress, Refused, Started, Tokens
+from tandem.contract.messages import (
+    AnyMessage,
+    AskHealth,
+    Cancel,
+    Finished,
+    Generate,
+    Health,
+    Progress,
+    Refused,
+    Started,
+    Tokens,
+)
 from tandem.gateway.inbox import Happening, Signal
 
 _log = logging.getLogger("tandem.gateway.engine")
@@ -149,23 +160,25 @@ class EngineClient:
         self._channel, self._heard_at = channel, self._clock()
         poll = asyncio.create_task(self._poll())
         try:
-            while (message := await channel.receive()) is not None:
-                match message:
-                    case Tokens() | Progress() | Started():
-                        if sink := self._sinks.get(message.id):
-                            sink(message)
-                    case Finished() | Refused():
-                        if sink := self._sinks.pop(message.id, None):
-                            sink(message)
-                    case Health():
-                        self._hear(message)
-                    case _:
-                        _log.error("the engine said %s, which is not for us", type(message).__name__)
+            await channel.receive_all(self._take)
         except (msgspec.MsgspecError, ChannelClosed) as error:
             _log.error("the engine's message cannot be read: %s", error)
         finally:
             poll.cancel()
             channel.close()
+
+    def _take(self, message: AnyMessage) -> None:
+        match message:
+            case Tokens() | Progress() | Started():
+                if sink := self._sinks.get(message.id):
+                    sink(message)
+            case Finished() | Refused():
+                if sink := self._sinks.pop(message.id, None):
+                    sink(message)
+            case Health():
+                self._hear(message)
+            case _:
+                _log.error("the engine said %s, which is not for us", type(message).__name__)
 
     async def _poll(self) -> None:
         while True:
