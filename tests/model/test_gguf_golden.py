@@ -14,6 +14,7 @@ import pytest
 from gguf import GGMLQuantizationType as Kind
 
 from tandem.model.weights.gguf import SUPPORTED, GgufFile
+from tandem.model.weights.grouped import BITS
 
 Block = bytes
 ROWS, BLOCKS = 2, 3
@@ -152,8 +153,14 @@ def test_a_weight_is_what_its_format_says(tmp_path: Path, kind: Kind) -> None:
     writer.close()
     with GgufFile(path) as file:
         weights = file.tensors["matrix"].float32()
+        matrix = file.tensors["matrix"].grouped() if file.tensors["matrix"].bits else None
     expected = [weight for block in blocks for weight in read(block)]
     assert weights.flatten().tolist() == pytest.approx(expected, rel=1e-5, abs=1e-6)
+    assert (matrix is not None) == (kind.name in BITS)
+    if matrix is not None:
+        scale, minimum = (each.repeat_interleave(32, dim=1) for each in (matrix.scale, matrix.minimum))
+        assert int(matrix.numbers.max()) < 2**matrix.bits
+        assert (matrix.numbers * scale + minimum).flatten().tolist() == pytest.approx(expected, rel=1e-5, abs=1e-5)
 
 
 @pytest.mark.parametrize(("kind", "mantissa", "bias"), [(Kind.F16, 10, 15), (Kind.BF16, 7, 127)])

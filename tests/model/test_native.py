@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import gguf
 import pytest
 import torch
 from gguf import GGMLQuantizationType as Kind
@@ -29,7 +30,8 @@ from tandem.model.passes import passes
 from tandem.model.rope import Rope
 from tandem.model.state import KvRows, SequenceState
 from tandem.model.tree import Tree
-from tandem.model.weights.gguf import GgufFile, Grouped
+from tandem.model.weights.gguf import GgufFile
+from tandem.model.weights.grouped import Grouped, unpack
 
 pytestmark = pytest.mark.skipif(not families(), reason="the native step was not compiled: no compiler at installation")
 
@@ -205,6 +207,16 @@ class TestBlocks:
         torch.testing.assert_close(unpacked(blocks), expected, rtol=1e-6, atol=1e-7)  # of a product and a sum
         if kind is not Kind.Q4_1 and kind is not Kind.Q5_1:
             assert torch.equal(unpacked(blocks), expected)
+
+    @pytest.mark.parametrize(("kind", "bits"), [(Kind.Q4_K, 4), (Kind.Q5_K, 8)])
+    def test_products_of_scales_are_rounded_to_halves(self, kind: Kind, bits: int) -> None:
+        size = gguf.GGML_QUANT_SIZES[kind][1]
+        stored = torch.randint(0, 256, (32, 3, size), dtype=torch.uint8)
+        stored[..., :4] = (torch.rand(32, 3, 2) / 500 + 0.001).half().view(torch.uint8)
+        matrix = unpack(kind.name, stored)
+        scale, minimum = (each.repeat_interleave(32, 1) for each in (matrix.scale, matrix.minimum))
+        error = (unpacked(pack(matrix, bits)) - (matrix.numbers * scale + minimum)).abs()
+        assert (error <= (matrix.numbers * scale + minimum.abs()) / 2040 + 1e-6).all()
 
     def test_others_are_rounded_within_half_a_step(self) -> None:
         weight = torch.randn(48, 96)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tandem.model.weights.gguf import Grouped
+from tandem.model.weights.grouped import Grouped
 from tandem.model.weights.quant import WEIGHT_ONLY_ROWS, Dense, Int4, Int8
 
 OUT, IN = 48, 96

@@ -9,7 +9,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from tandem.model.weights.gguf import Grouped
+from tandem.model.weights.grouped import Grouped
 
 OUTPUTS: Final = 16  # of one block
 GROUP: Final = 32  # inputs of one block, which share a scale
@@ -48,7 +48,11 @@ class Blocks:
 
 
 def pack(matrix: Grouped, bits: int) -> Blocks:
-    """What a file keeps as whole numbers, in 4 or 8 bits, no fewer than it has: nothing is lost."""
+    """What a file keeps as whole numbers, in 4 or 8 bits, no fewer than it has.
+
+    Nothing is lost where scales and minimums are halves; those of Q4_K and Q5_K are rounded to halves, by one part in
+    2,048 at most.
+    """
     assert matrix.bits <= bits, "numbers must have room"
 
     def some(rows: slice) -> Tensor:

@@ -20,6 +20,8 @@ import gguf
 import numpy as np
 
 from tandem.errors import CannotStart
+from tandem.model.weights import grouped
+from tandem.model.weights.grouped import Grouped
 
 if TYPE_CHECKING:
     from torch import Tensor  # headers are read without torch; what returns tensors imports it
@@ -48,22 +50,6 @@ _SCALARS: Final = {
 }
 _NAMES_SHOWN: Final = 4  # tensors listed in one sentence
 _WIDENED: Final = 1 << 20  # weights brought to float32 at a time
-_BLOCK: Final = 32  # weights that share a scale in the formats of whole numbers
-_BITS: Final = {_KIND.Q4_0: 4, _KIND.Q4_1: 4, _KIND.Q5_0: 5, _KIND.Q5_1: 5, _KIND.Q8_0: 8}
-_WITH_MINIMUM: Final = (_KIND.Q4_1, _KIND.Q5_1)  # the others' numbers are around zero
-
-
-@dataclass(frozen=True, slots=True)
-class Grouped:
-    """A matrix as its file keeps it: `weight = scale * number + minimum`, groups of 32 along the inputs.
-
-    Scales and minimums are IEEE halves.
-    """
-
-    numbers: Tensor  # uint8 [out, in], below 2 ** bits
-    scale: Tensor  # float32 [out, in / 32]
-    minimum: Tensor  # float32 [out, in / 32]
-    bits: int  # 4, 5 or 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +66,7 @@ class StoredTensor:
     @property
     def bits(self) -> int | None:
         """Of the whole numbers that `grouped` gives; None where the format is another."""
-        return _BITS.get(self.kind)
+        return grouped.BITS.get(self.kind.name)
 
     @property
     def is_four_bit(self) -> bool:
@@ -115,32 +101,12 @@ class StoredTensor:
         """The weights of a matrix of whole numbers (`bits`) without loss. Raises `CannotStart` as `float32` does."""
         import torch
 
-        bits = self.bits
-        assert bits is not None, "asked first"
-        has_minimum = self.kind in _WITH_MINIMUM
-        stored = torch.frombuffer(self.file.read(self), dtype=torch.uint8).view(self.shape[0], -1, self._block_bytes)
-        head = 4 if has_minimum else 2  # bytes of scale and minimum
-        factors = self._finite(stored[..., :head].contiguous().view(torch.float16).float())
-        scale, numbers = factors[..., 0].contiguous(), stored[..., head:]
-        if bits == 8:
-            numbers = numbers ^ 128  # signed bytes, from -128 to 127
-        else:
-            low = numbers[..., -16:]
-            fifths = numbers[..., :4] if bits == 5 else None
-            numbers = torch.cat((low & 15, low >> 4), dim=-1)
-            if fifths is not None:  # a bit for each number, in its order
-                numbers += (fifths[..., None] >> torch.arange(8, dtype=torch.uint8) & 1).flatten(-2) << 4
-        return Grouped(
-            numbers=numbers.view(self.shape),
-            scale=scale,
-            minimum=factors[..., 1].contiguous() if has_minimum else scale * -(2.0 ** (bits - 1)),
-            bits=bits,
-        )
-
-    @property
-    def _block_bytes(self) -> int:
-        size: int = gguf.GGML_QUANT_SIZES[self.kind][1]
-        return size
+        assert self.bits is not None, "asked first"
+        block_bytes = gguf.GGML_QUANT_SIZES[self.kind][1]
+        stored = torch.frombuffer(self.file.read(self), dtype=torch.uint8).view(self.shape[0], -1, block_bytes)
+        matrix = grouped.unpack(self.kind.name, stored)
+        self._finite(matrix.scale), self._finite(matrix.minimum)
+        return matrix
 
     def _finite(self, numbers: Tensor) -> Tensor:
 

@@ -16,7 +16,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from tandem.model.bucket import least_rows, pad_rows
-from tandem.model.weights.gguf import Grouped, StoredTensor
+from tandem.model.weights.gguf import StoredTensor
+from tandem.model.weights.grouped import Grouped
 
 WEIGHT_ONLY_ROWS: Final = 32  # above it widening the weights once costs less than the row-wise kernels (measured)
 _GROUP: Final = 32  # inputs that share one scale in the 4-bit form
