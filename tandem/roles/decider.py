@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 from tandem.contract.messages import AskDecider, Decided, Question, QuestionKind, RoleRefusal, Undecided
@@ -17,8 +18,11 @@ PROBE: Final = Question("probe", QuestionKind.CHOICE, "Is this a question?", (("
 class Decider:
     takes = AskDecider
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, expected: Sequence[Question] = ()) -> None:
+        """`expected` are asked once before anybody asks: what a backend keeps of a question is there for the first
+        message, whose answer has as little time as any."""
         self._backend = backend
+        self._expected = expected
 
     def perform(self, ask: Ask, until: float) -> Decided | Undecided:
         assert isinstance(ask, AskDecider)
@@ -31,7 +35,9 @@ class Decider:
         return Decided(ask.id, self._backend.model, said.answers, *counts, time.monotonic() - began)
 
     def warm_up(self) -> None:
-        self._backend.decide("What time is it?", (PROBE,), None, None)
+        for question in (PROBE, *self._expected):
+            with suppress(ValueError):  # one that cannot be asked says so when it is
+                self._backend.decide("What time is it?", (question,), None, None)
 
 
 def open_backend(role: RolePlan) -> Backend:

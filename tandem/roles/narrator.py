@@ -1,12 +1,14 @@
 """The narrator: one short line about what is being done, from what may be seen of a request.
 
-It writes until its time is over; a line that is not whole by then is not shown, and the caller has its template.
+It writes until its sentence ends or its time is over; a line that is not whole by then is not shown, and the caller has
+its template.
 """
 
 from __future__ import annotations
 
 import re
 import time
+from collections.abc import Sequence
 from typing import Final
 
 from tandem.contract.messages import Narrate, Narrated, RoleRefusal, Undecided
@@ -28,13 +30,17 @@ class Narrator:
 
     def perform(self, ask: Ask, until: float) -> Narrated | Undecided:
         assert isinstance(ask, Narrate)
-        written = self._model.write(self._model.prompt(instruct(ask)), MOST_TOKENS, until)
+        written = self._model.write(self._model.prompt(instruct(ask)), MOST_TOKENS, until, self._is_whole)
         if time.monotonic() >= until:
             return Undecided(ask.id, RoleRefusal.LATE, "the line was not whole in time")
         line = first_line(self._model.text_of(written))
         if not line:
             return Undecided(ask.id, RoleRefusal.FAILED, "nothing that can be shown was written")
         return Narrated(ask.id, line)
+
+    def _is_whole(self, written: Sequence[int]) -> bool:
+        """What comes behind the first sentence would cost the answer beside it and be thrown away."""
+        return bool(_END.search(self._model.text_of(written).lstrip()))
 
     def warm_up(self) -> None:
         ask = Narrate("warm-up", "Say hello.", "Reading: 1 of 2 prompt tokens", "", 0.0)

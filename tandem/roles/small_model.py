@@ -6,7 +6,7 @@ What the text read last shares with the next from its start is not read again.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -56,12 +56,15 @@ class SmallModel:
             weights += self._weigh(text[-1], part)
         return weights
 
-    def write(self, text: Sequence[int], most: int, until: float) -> list[int]:
-        """The likeliest tokens behind `text`: up to `most`, a stop token, or the time `until` (monotonic)."""
+    def write(
+        self, text: Sequence[int], most: int, until: float, is_whole: Callable[[Sequence[int]], bool] = lambda _: False
+    ) -> list[int]:
+        """The likeliest tokens behind `text`: up to `most`, a stop token, the time `until` (monotonic), or until they
+        are `is_whole`."""
         written: list[int] = []
         self._go_on(text[:-1])
         token = text[-1]
-        while len(written) < most and len(self._read) < self.window and time.monotonic() < until:
+        while len(written) < most and not is_whole(written) and self._has_room and time.monotonic() < until:
             token = int(self._forward([token], Wants.LAST)[0].argmax())
             if token in self.tokenizer.vocabulary.stop_tokens:
                 break
@@ -71,6 +74,10 @@ class SmallModel:
     def text_of(self, tokens: Sequence[int]) -> str:
         """What cannot be a character, as the end of a text cut in the middle of one, is left out."""
         return b"".join(self.tokenizer.bytes_of[token] for token in tokens).decode(errors="ignore")
+
+    @property
+    def _has_room(self) -> bool:
+        return len(self._read) < self.window
 
     def _go_on(self, tokens: Sequence[int]) -> None:
         """The state has read exactly `tokens`."""

@@ -50,9 +50,10 @@ def open_role(role: RolePlan, plan: Plan) -> Role:
     """On the model's thread: importing torch takes seconds. Raises `CannotStart`."""
     match role.kind:
         case "decider":
+            from tandem.conductor.conductor import Deciding
             from tandem.roles.decider import Decider, open_backend
 
-            return Decider(open_backend(role))
+            return Decider(open_backend(role), Deciding(plan.live.conducting).all)
         case "narrator":
             from tandem.roles.narrator import Narrator
             from tandem.roles.small_model import open_small_model

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from tandem.contract.messages import Narrate, Narrated, RoleRefusal, Undecided
-from tandem.roles.narrator import MOST_CHARACTERS, SEEN, Narrator, first_line, instruct
+from tandem.roles.narrator import MOST_CHARACTERS, MOST_TOKENS, SEEN, Narrator, first_line, instruct
 from tandem.roles.small_model import SmallModel
 
 ASK = Narrate("r1", "Fix the failing unit test in parser.py", "Reading: 512 of 4,096 prompt tokens", "", 5.0)
@@ -20,6 +20,20 @@ def test_a_line_is_one_plain_sentence(smollm: SmallModel) -> None:
 def test_a_line_that_is_not_whole_in_time_is_not_told(smollm: SmallModel) -> None:
     said = Narrator(smollm).perform(ASK, time.monotonic())
     assert isinstance(said, Undecided) and said.reason is RoleRefusal.LATE
+
+
+def test_nothing_is_written_behind_the_sentence_that_is_shown(
+    smollm: SmallModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    narrator, prompt = Narrator(smollm), smollm.prompt(instruct(ASK))
+    whole = smollm.text_of(smollm.write(prompt, MOST_TOKENS, time.monotonic() + 60))
+    written: list[str] = []
+    write = smollm.write
+    monkeypatch.setattr(smollm, "write", lambda *args: written.append(smollm.text_of(write(*args))) or write(*args))
+    said = narrator.perform(ASK, time.monotonic() + 60)
+    assert isinstance(said, Narrated) and said.line == first_line(whole)
+    assert whole.startswith(written[0]) and len(written[0]) < len(whole), "the model goes on behind its first sentence"
+    assert len(first_line(written[0])) >= len(written[0].strip()) - 3
 
 
 def test_it_sees_the_beginning_of_the_task_and_the_end_of_the_thinking_and_no_more() -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
-from tandem.contract.messages import Question, QuestionKind
+from tandem.contract.messages import AskDecider, Decided, Question, QuestionKind
+from tandem.roles.decider import Decider
 from tandem.roles.deciding import softmax, text_of
 from tandem.roles.scoring import LEAST_STATE, LmScore, ask
 from tandem.roles.small_model import SmallModel
@@ -36,6 +39,24 @@ def test_probabilities_in_the_order_of_the_criteria_and_the_same_every_time(back
         assert sum(p for _, p in answer.probabilities) == pytest.approx(1.0)
     again = backend.decide(user("Why does def f(x): return x+1 raise TypeError?"), questions, None, None)
     assert again == said
+
+
+def test_what_a_decider_expects_is_read_without_a_state_before_anybody_asks(smollm: SmallModel) -> None:
+    """Then the first message takes one pass over each question, as every other."""
+    read: list[str] = []
+
+    class Watched(LmScore):
+        def _weigh(self, text: str, question: Question) -> list[float]:
+            read.append(f"{question.id}: {text}")
+            return super()._weigh(text, question)
+
+    far_too_long = Question("long", QuestionKind.NOUL, "word " * 3000, (("false", ""), ("true", "")))
+    decider = Decider(Watched(smollm, "smollm2"), (KIND, far_too_long, NOUL))
+    decider.warm_up()
+    assert {"class: ", "n: "} <= set(read)
+    read.clear()
+    said = decider.perform(AskDecider("a", "hi", (KIND, NOUL), 60.0), time.monotonic() + 60)
+    assert isinstance(said, Decided) and read == ["class: hi", "n: hi"]
 
 
 def test_a_state_moves_the_answer_and_none_moves_nothing(backend: LmScore) -> None:
