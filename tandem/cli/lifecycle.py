@@ -195,7 +195,13 @@ def _print_status(seen: ApplianceState, plan: Plan, as_json: bool) -> None:
     if as_json:
         record = msgspec.to_builtins(seen)
         record["live"], record["placements"] = msgspec.json.decode(seen.live), msgspec.json.decode(seen.placements)
-        typer.echo(json.dumps({**record, "url": url(plan), "appliance": plan.appliance}, indent=1, ensure_ascii=False))
+        typer.echo(
+            json.dumps(
+                {**record, "url": url(plan), "appliance": plan.appliance, "warnings": plan.warnings},
+                indent=1,
+                ensure_ascii=False,
+            )
+        )
         return
     console = Console(highlight=False, soft_wrap=True)
     for line in status_lines(seen, plan):

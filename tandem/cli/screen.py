@@ -126,6 +126,8 @@ def status_lines(picture: ApplianceState, plan: Plan) -> Iterator[str]:
             yield f"  free in blocks of 2 MiB and more: {format_bytes(picture.memory.free_blocks)}"
         named = (f"{part.name} {format_bytes(part.bytes)}" for part in picture.memory.parts if part.bytes > 0)
         yield f"  in use: {', '.join(named)}"
+    for warning in plan.warnings:
+        yield f"warning: {warning}"
 
 
 def render_report(report: ReloadReport) -> str:

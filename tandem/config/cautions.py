@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Final
 
 from tandem.config.documents import Appliance
 from tandem.config.paths import is_file, under
+
+SHOWN: Final = 8  # of bad lines
 
 
 def find_cautions(appliance: Appliance, base: Path, environment: Mapping[str, str]) -> tuple[str, ...]:
     """Sentences without a secret. `base` is the folder of the appliance document."""
     keys, host = appliance.keys, appliance.listen.host
     if keys.variable is not None:
-        return () if holds_key(environment.get(keys.variable, "")) else (_closed("variable", "held no `name:key`"),)
+        return _about_keys("variable", environment.get(keys.variable, ""))
     if keys.file is not None:
         return _about_key_file(under(base, keys.file))
     if is_loopback(host):
@@ -26,9 +29,24 @@ def _about_key_file(path: Path) -> tuple[str, ...]:
     if not is_file(path):
         return ()  # which is refused
     try:
-        return () if holds_key(path.read_text()) else (_closed("file", "held no `name:key`"),)
+        return _about_keys("file", path.read_text())
     except (OSError, UnicodeDecodeError):
         return (_closed("file", "could not be read"),)
+
+
+def _about_keys(key: str, text: str) -> tuple[str, ...]:
+    """As the gateway reads them: `name:key` a line, none of which is quoted."""
+    good, bad = list[int](), list[int]()
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.strip() and not line.lstrip().startswith("#"):
+            name, _, secret = (part.strip() for part in line.partition(":"))
+            (good if name and secret else bad).append(number)
+    if not good:
+        return (_closed(key, "held no `name:key`"),)
+    if not bad:
+        return ()
+    lines = f"line{'s' if len(bad) > 1 else ''} {', '.join(map(str, bad[:SHOWN]))}{' and more' if bad[SHOWN:] else ''}"
+    return (f"what `keys.{key}` names had no `name:key` on {lines} when it was read: who shows that key is not let in",)
 
 
 def _closed(key: str, what: str) -> str:
@@ -42,10 +60,3 @@ def is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def holds_key(text: str) -> bool:
-    """Whether any line is a key, as the gateway reads them."""
-    lines = (line.strip() for line in text.splitlines())
-    parts = (line.partition(":") for line in lines if not line.startswith("#"))
-    return any(name.strip() and key.strip() for name, _, key in parts)

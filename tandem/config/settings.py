@@ -7,7 +7,7 @@ Flags win over variables, variables over the document.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from pydantic.fields import FieldInfo
@@ -15,7 +15,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from tandem.config.documents import Appliance
 from tandem.config.section import Section
-from tandem.config.source import Layers, Span, Tree, overlay, read_value, without_secrets
+from tandem.config.source import KeyPath, Layers, Span, Tree, dotted, overlay, read_value, without_secrets
 from tandem.errors import Place, Problem
 
 PREFIX: Final = "TANDEM_"
@@ -92,6 +92,36 @@ def _add(
     problems += found
     if not found:
         trees.append(Tree(file, (line,), overlay(steps, value, key)))
+
+
+def find_overridden(layers: Layers) -> tuple[str, ...]:
+    """What the document says in vain, one sentence a key: a flag or variable holds another value."""
+    *over, document = layers.trees
+    held: dict[KeyPath, object] = {}
+    for tree in over:
+        for path, value in _leaves(tree.plain()):
+            held.setdefault(path, value)
+    written = ((path, document.entry(path), value) for path, value in held.items())
+    return tuple(
+        _in_vain(path, entry.node.plain())
+        for path, entry, value in written
+        if entry is not None and entry.node.plain() != value
+    )
+
+
+def _leaves(value: object, above: KeyPath = ()) -> Iterator[tuple[KeyPath, object]]:
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _leaves(inner, (*above, key))
+    else:
+        yield above, value
+
+
+def _in_vain(path: KeyPath, written: object) -> str:
+    key, name = dotted(path), PREFIX + "__".join(map(str, path)).upper()
+    word = {True: "on", False: "off"}[written] if isinstance(written, bool) else written
+    *above, line = (*path[:-1], without_secrets(f"{path[-1]}: {word}"))
+    return f"`{dotted((*above, line))}` has no effect: `--set {key}`, or `{name}`, of `tandem up` holds this key"
 
 
 def without_keys(environment: Mapping[str, str], flags: Sequence[str], document: Tree) -> dict[str, str]:

@@ -331,6 +331,7 @@ class Plan(Struct, frozen=True):
     memory: tuple[MemoryItem, ...]  # the waterfall, in the order it is taken
     placements: tuple[Placement, ...]
     warnings: tuple[str, ...] = ()
+    overridden: tuple[str, ...] = ()  # what the document says and a flag or variable of `tandem up` holds
 
     def program(self, name: str) -> Program | None:
         return next((program for program in self.programs if program.name == name), None)

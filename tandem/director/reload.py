@@ -17,7 +17,7 @@ from tandem.director.state import State
 from tandem.director.trial import propose, refuse
 from tandem.director.watch import Contents, read_contents
 from tandem.errors import CannotStart, DocumentError, TandemError
-from tandem.planner.diff import MOVES, ChangeClass, diff
+from tandem.planner.diff import MOVES, ChangeClass, diff, done
 
 OURS: Final = frozenset({"TANDEM_RUN", "TANDEM_LOGS"})  # set for our own processes; they override no document
 UNCHANGED: Final = "nothing was changed, the running plan stays as it is"
@@ -89,13 +89,18 @@ def apply(state: State, judgement: Judgement, at: float) -> State:
     """The state after an edit was judged, at unix time `at`. Pure."""
     if judgement.plan is None:
         return refuse(state, judgement.sentence, judgement.details, at)
-    change = diff(state.plan, judgement.plan)
-    sentence = "; ".join(change.sentences)
+    before, plan = state.plan, judgement.plan
+    change = diff(before, plan)
     if change.moves:
-        return refuse(state, MOVES, sentence + "\n", at)
+        return refuse(state, MOVES, "; ".join(change.sentences) + "\n", at)
+    news = [f"warning: {each}" for each in plan.warnings if each not in before.warnings]
+    news += [each for each in plan.overridden if each not in before.overridden]
     if change.kind is not ChangeClass.NONE:
-        return propose(state, judgement.plan, str(change.kind), sentence, at)
-    if state.report is None or state.report.outcome not in ("refused", "rolled_back"):
+        will, has = ("; ".join((*each, *news)) for each in (change.sentences, done(change.sentences)))
+        return propose(state, plan, str(change.kind), will, at, has)
+    state = replace(state, plan=replace(before, warnings=plan.warnings, overridden=plan.overridden))
+    is_back = state.report is not None and state.report.outcome in ("refused", "rolled_back")
+    if not (is_back or news):
         return state
-    report = ReloadReport(at=at, outcome="applied", change="none", sentence="the documents say again what runs")
-    return replace(state, report=report)
+    sentence = "; ".join(("the documents say again what runs" if is_back else "what runs stays as it is", *news))
+    return replace(state, report=ReloadReport(at=at, outcome="applied", change="none", sentence=sentence))

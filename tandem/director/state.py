@@ -117,6 +117,7 @@ class State(Struct, frozen=True):
     asked: int = 0  # bytes that the engine has asked roles for since the last step
     stop: bool = False  # the whole appliance is to end
     report: ReloadReport | None = None
+    done: str = ""  # the report's sentence once the edit is applied, where it is another
     documents: dict[str, str] | None = None  # fingerprints of the documents that were judged last
 
 

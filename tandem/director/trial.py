@@ -15,13 +15,14 @@ from tandem.director.state import VITAL, Facts, ProgramState, Record, State, pro
 TAKEN_BACK: Final = "taken back before it acted; nothing restarted"
 
 
-def propose(state: State, plan: Plan, change: str, sentence: str, at: float) -> State:
-    """The documents say something new (unix time `at`). The good plan stays the way back."""
+def propose(state: State, plan: Plan, change: str, sentence: str, at: float, done: str = "") -> State:
+    """The documents say something new (unix time `at`). The good plan stays the way back. `done` is the sentence of a
+    change that has happened, where it is another."""
     report = ReloadReport(at=at, outcome="in_progress", change=change, sentence=sentence)
     untouched = _runs(state, plan, ProgramState.READY, ProgramState.DRAINING)  # what only drains resumes
     if state.good is not None and state.good.id == plan.id and untouched:
         report = ReloadReport(at=at, outcome="applied", change="none", sentence=TAKEN_BACK)
-    return replace(state, plan=plan, report=report)
+    return replace(state, plan=plan, report=report, done=done)
 
 
 def refuse(state: State, sentence: str, details: str, at: float) -> State:
@@ -37,7 +38,7 @@ def judge(state: State, facts: Facts) -> State:
         return state
     if good is not None and good.id == plan.id:
         is_back = _runs(state, plan, ProgramState.READY)  # after an edit that was taken back had acted already
-        return replace(state, report=_settled(state.report, "applied")) if is_back else state
+        return replace(state, report=_settled(state.report, "applied", state.done)) if is_back else state
     changed = [
         (program, state.programs.get(program.name, Record()))
         for program in programs_of(plan)
@@ -45,7 +46,7 @@ def judge(state: State, facts: Facts) -> State:
     ]
     ours = [(program, record) for program, record in changed if record.fingerprint == program.fingerprint]
     if len(ours) == len(changed) and all(record.state is ProgramState.READY for _, record in ours):
-        return replace(state, good=plan, report=_settled(state.report, "applied"))
+        return replace(state, good=plan, report=_settled(state.report, "applied", state.done))
     failed = [(program, record) for program, record in ours if record.state is ProgramState.BACKOFF]
     if good is None or not failed:
         return state

@@ -13,6 +13,7 @@ import msgspec
 
 from tandem.config import Documents
 from tandem.config.paths import under
+from tandem.config.settings import find_overridden
 from tandem.contract.plan import (
     Api,
     Basis,
@@ -87,6 +88,7 @@ def compile_plan(
         memory=waterfall(box, held, memory, roles, placements, live.floors),
         placements=placements,
         warnings=tuple(plan_warnings(documents, serving, roles)),
+        overridden=find_overridden(documents.layers),
     )
     return msgspec.structs.replace(plan, id=plan_id(plan))
 

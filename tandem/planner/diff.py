@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
@@ -13,6 +13,19 @@ from tandem.contract.plan import EnginePlan, Plan, RolePlan
 from tandem.units import format_bytes, format_duration
 
 MOVES: Final = "`state` cannot move under a running appliance: put it back, `tandem down`, then edit and `tandem up`"
+
+
+AT_ONCE: Final = ": acts at once"
+_DRAINS: Final = {
+    "gateway": "the gateway drains and restarts: running answers finish, new connections wait a moment",
+    "engine": "the engine drains, restarts and must answer; if it does not, the plan before comes back by itself",
+    "director": "the director restarts and adopts what runs",
+}
+_DONE: Final = {
+    _DRAINS["gateway"]: "the gateway has restarted",
+    _DRAINS["engine"]: "the engine has restarted and answers",
+    _DRAINS["director"]: "the director has restarted",
+}
 
 
 class ChangeClass(StrEnum):
@@ -54,7 +67,7 @@ def diff(old: Plan, new: Plan) -> Change:
     roles = _changed_roles(old.roles, new.roles)
     live = list(_differences("", old.live, new.live))
     moves = old.paths != new.paths or old.appliance != new.appliance
-    sentences = [f"{line}: acts at once" for line in live]
+    sentences = [f"{line}{AT_ONCE}" for line in live]
     sentences += [_role_sentence(name, old.roles, new.roles) for name in roles]
     sentences += _engine_differences(old.engine, new.engine)
     sentences += _differences("gateway", old.gateway, new.gateway)
@@ -66,6 +79,11 @@ def diff(old: Plan, new: Plan) -> Change:
     else:
         kind = ChangeClass.LIVE if live else ChangeClass.NONE
     return Change(kind, tuple(sentences), restarts, stops, roles, moves)
+
+
+def done(sentences: Iterable[str]) -> tuple[str, ...]:
+    """A change's sentences once it has happened."""
+    return tuple(_DONE.get(sentence, sentence.removesuffix(AT_ONCE)) for sentence in sentences)
 
 
 def _restarts(old: Plan, new: Plan) -> tuple[str, ...]:
@@ -155,11 +173,8 @@ def _consequences(restarts: tuple[str, ...], stops: tuple[str, ...], moves: bool
     if moves:
         yield MOVES
         return
-    if "gateway" in restarts:
-        yield "the gateway drains and restarts: running answers finish, new connections wait a moment"
-    if "engine" in restarts:
-        yield "the engine drains, restarts and must answer; if it does not, the plan before comes back by itself"
-    if "director" in restarts:
-        yield "the director restarts and adopts what runs"
+    for name, sentence in _DRAINS.items():
+        if name in restarts:
+            yield sentence
     for name in stops:
         yield f"{name} stops"

@@ -10,7 +10,9 @@ from tandem.cli.screen import status_lines
 from tandem.contract.messages import ApplianceState, MemoryPart, MemoryView
 from tandem.units import GIB
 
-PLAN = SimpleNamespace(appliance="appliance.yaml", gateway=SimpleNamespace(host="127.0.0.1", port=8080))
+PLAN = SimpleNamespace(
+    appliance="appliance.yaml", warnings=("nobody is let in",), gateway=SimpleNamespace(host="127.0.0.1", port=8080)
+)
 PARTS = (MemoryPart("engine: weights and runtime", 2 * GIB), MemoryPart("outside", 6 * GIB))
 
 
@@ -22,3 +24,4 @@ def test_free_blocks_stand_beside_what_is_available(blocks: int | None) -> None:
     assert "memory: 16.0 GiB available of 24.0 GiB" in lines
     assert ("  free in blocks of 2 MiB and more: 3.0 GiB" in lines) == (blocks is not None)
     assert "  in use: engine: weights and runtime 2.0 GiB, outside 6.0 GiB" in lines
+    assert lines[-1] == "warning: nobody is let in"

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tandem.config import load
-from tandem.config.settings import as_variables
+from tandem.config.settings import as_variables, find_overridden
 from tandem.errors import DocumentError
 
 
@@ -23,6 +23,15 @@ def test_flags_win_over_variables_and_variables_over_the_document(appliance: Pat
     assert documents.appliance.slots.side_window == 4096
     assert documents.appliance.listen.port == 8100
     assert load(appliance, [], environment).appliance.slots.count == 3
+
+
+def test_what_the_document_says_in_vain_is_found(appliance: Path) -> None:
+    flags = ["slots.count=5", "slots.side_window=4096", "limits.max_queue=3"]
+    documents = load(appliance, flags, {"TANDEM_SLOTS__COUNT": "3"})
+    (said,) = find_overridden(documents.layers)
+    assert said == (
+        "`slots.count: 2` has no effect: `--set slots.count`, or `TANDEM_SLOTS__COUNT`, of `tandem up` holds this key"
+    )
 
 
 def test_the_last_flag_wins(appliance: Path) -> None:

@@ -38,6 +38,26 @@ def test_an_engine_edit_says_what_it_will_do() -> None:
     assert "the engine drains, restarts" in state.report.sentence
 
 
+def test_once_applied_an_edit_says_what_has_happened() -> None:
+    world = World(make_plan())
+    world.settle()
+    world.state = apply(world.state, Judgement((), make_plan("two", live=make_live(max_queue=3))), at=7.0)
+    world.settle()
+    assert world.state.report == ReloadReport(7.0, "applied", "live", "limits.max_queue: 8 -> 3")
+
+
+def test_new_warnings_and_edits_in_vain_are_told_once() -> None:
+    plan = replace(make_plan("two"), warnings=("nobody is let in",), overridden=("`slots.count: 3` has no effect",))
+    state = after(Judgement((), plan))
+    sentence = "what runs stays as it is; warning: nobody is let in; `slots.count: 3` has no effect"
+    assert state.report == ReloadReport(7.0, "applied", "none", sentence)
+    assert apply(replace(state, report=None), Judgement((), plan), at=8.0).report is None
+    change = replace(plan, id="three", live=make_live(max_queue=3), overridden=("`slots.count: 2` has no effect",))
+    report = apply(state, Judgement((), change), at=9.0).report
+    assert report is not None and report.outcome == "in_progress"
+    assert report.sentence == "limits.max_queue: 8 -> 3: acts at once; `slots.count: 2` has no effect"
+
+
 def test_a_refusal_keeps_the_plan() -> None:
     state = after(Judgement((), None, "1 problem", "error[...]"))
     assert state.plan.id == "one"
@@ -116,6 +136,15 @@ def test_flags_of_up_still_count_when_documents_are_read_again(running: Plan, mo
     monkeypatch.setenv("TANDEM_LOGS", running.paths.logs)
     judgement = judge_documents(running, held=0)
     assert judgement.plan is not None and judgement.plan.gateway.port == 9999
+
+
+def test_an_edit_that_a_flag_of_up_holds_says_so(running: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TANDEM_SLOTS__COUNT", "2")
+    Path(running.appliance).write_text("profile: smollm2-135m\nresidency: laptop\nslots: {count: 3}\n")
+    judgement = judge_documents(running, held=0)
+    assert judgement.plan is not None and len(judgement.plan.engine.slots) == 2
+    (said,) = judgement.plan.overridden
+    assert said.startswith("`slots.count: 3` has no effect: `--set slots.count`, or `TANDEM_SLOTS__COUNT`,")
 
 
 def test_what_our_processes_hold_counts_as_available(running: Plan, monkeypatch: pytest.MonkeyPatch) -> None:

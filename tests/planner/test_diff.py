@@ -6,7 +6,7 @@ from boxes import EXAMPLE, LAPTOP, plan
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.planner.diff import MOVES, ChangeClass, diff
+from tandem.planner.diff import MOVES, ChangeClass, diff, done
 from tandem.units import GIB
 
 BASE = plan(box=LAPTOP)
@@ -44,6 +44,13 @@ def test_every_edit_has_a_class(flags: list[str], kind: str, restarts: tuple[str
     assert (change.kind, change.restarts) == (kind, restarts)
     assert said in change.sentences
     assert not change.moves
+
+
+def test_what_has_happened_is_no_longer_to_come() -> None:
+    change = diff(BASE, plan("slots.count=2", "limits.max_queue=3", "listen.port=8101", box=LAPTOP))
+    said = done(change.sentences)
+    assert "limits.max_queue: 64 -> 3" in said
+    assert said[-2:] == ("the gateway has restarted", "the engine has restarted and answers")
 
 
 def test_an_edit_of_the_conductor_is_told_name_by_name() -> None:
