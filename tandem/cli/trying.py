@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tandem.cli.documents import HERE, Appliance, Json, Profile, Set
 from tandem.errors import CannotStart, ExitStatus
@@ -48,11 +44,12 @@ def verify(
     """
     plan = _plan(appliance, overrides, profile)
     model = _load(plan)
+    from tandem.cli.try_view import Bar
     from tandem.engine.verify import verify as run
     from tandem.engine.verify_cases import cases_of
 
     cases = cases_of(Path(plan.engine.weights), prompts, tokens)
-    with _apart(plan) as plan, _Bar() as bar:
+    with _apart(plan) as plan, Bar() as bar:
         report = run(model, plan, cases, lambda: _drafting(plan, model), bar.show)
     typer.echo(_json(report) if as_json else "\n".join(_lines(report)))
     raise typer.Exit(ExitStatus.GOOD if report.passed else ExitStatus.OUR_BUG)
@@ -69,12 +66,13 @@ def calibrate(appliance: Appliance = HERE, profile: Profile = None, overrides: S
     if plan.engine.draft is None:
         raise CannotStart("drafting is off: nobody would read the prices", "write `draft: on` in the document")
     model = _load(plan)
+    from tandem.cli.try_view import Bar
     from tandem.draft.price import write_prices
     from tandem.engine.calibrate import calibrate as run
     from tandem.engine.drafters import facts_of
 
     path = Path(plan.engine.draft.prices)
-    with _Bar() as bar:
+    with Bar() as bar:
         prices = run(
             model,
             plan.engine.slots[0].window,
@@ -108,9 +106,10 @@ def _load(plan: Plan) -> Model:
     program = plan.program("engine")
     assert program is not None
     os.environ.update(program.environment)  # read when torch is imported, which is now
+    from tandem.cli.try_view import Bar
     from tandem.engine.device import load_model
 
-    with _Bar() as bar:
+    with Bar() as bar:
         return load_model(plan, lambda share: bar.show("loading", round(share * 100), 100))
 
 
@@ -136,34 +135,6 @@ def _apart(plan: Plan) -> Iterator[Plan]:
 
 
 # --- what is shown ----------------------------------------------------------------------------------------------
-
-
-class _Bar:
-    """On a terminal a bar a stage; elsewhere a line a stage."""
-
-    def __init__(self) -> None:
-        self._tty = sys.stderr.isatty()
-        self._stage = ""
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        self._progress = Progress(*columns, console=Console(stderr=True), transient=True, disable=not self._tty)
-        self._task = self._progress.add_task("", total=None)
-
-    def show(self, stage: str, done: int, total: int) -> None:
-        if stage != self._stage:
-            self._stage = stage
-            self._progress.reset(self._task, description=stage)
-            if not self._tty:
-                print(stage, file=sys.stderr, flush=True)
-        self._progress.update(self._task, completed=done, total=total)
-
-    def __enter__(self) -> Self:
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._progress.stop()
 
 
 def _lines(report: Report) -> Iterator[str]:
