@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 from tandem.conductor.conductor import Decision
 from tandem.contract.messages import FinishReason, Missed
 from tandem.gateway.answers import LoopRemark, Remarks, Timings, Usage
+from tandem.gateway.asgi import ClientLeft
 from tandem.gateway.auth import ANYONE, Caller
 from tandem.gateway.call import Call, Choice
 from tandem.gateway.dialect import make_usage
-from tandem.gateway.errors import ApiError
+from tandem.gateway.errors import ApiError, our_fault
 from tandem.gateway.job import Job
 from tandem.ledger.schema import Row
 
@@ -83,6 +86,22 @@ def decided(decision: Decision | None) -> dict[str, Any]:
     }
 
 
+@contextmanager
+def told(account: Account) -> Iterator[None]:
+    """What ends a request early is written into its account, and raised on."""
+    try:
+        yield
+    except ApiError as error:
+        account.error = error
+        raise
+    except ClientLeft:
+        account.has_left = True
+        raise
+    except Exception:
+        account.error = our_fault()
+        raise
+
+
 class Account:
     """Filled while a request is served; becomes one row at its end."""
 
@@ -97,7 +116,9 @@ class Account:
         self.streamed = False
         self.error: ApiError | None = None
         self.has_left = False
-        self.was_at_once = False  # answered without the model
+        self.was_at_once = False  # answered without the big model
+        self.decider = ""  # the small model that answered instead
+        self.decider_tokens = 0  # that it read
         self.call: Call | None = None
         self.job: Job | None = None
         self.decision: Decision | None = None
@@ -135,7 +156,7 @@ class Account:
             id=self.id,
             at=self.at,
             route=self.route,
-            model=model,
+            model=self.decider or model,
             key_name=self.caller.name,
             client=self.client,
             status=self.status,
@@ -145,7 +166,7 @@ class Account:
             slot=started.slot if started else None,
             reason=started.reason if started else "",
             cache_source=started.cache_source if started else "",
-            prompt_tokens=self.job.prompt_tokens if self.job else 0,
+            prompt_tokens=self.job.prompt_tokens if self.job else self.decider_tokens,
             cached_tokens=cached_tokens(self.call) if self.call else 0,
             completion_tokens=sum(choice.answer.num_tokens for choice in choices),
             queue_seconds=max((f.queue_seconds for f in finished), default=None),

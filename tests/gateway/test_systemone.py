@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import sqlite3
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from gateway_appliance import Appliance, Start
+from gateway_appliance import MODEL, Appliance, Start
 from role_double import RoleDouble, hangs, publish, sure_of
 
 from tandem.contract.messages import Answer, AnyMessage, AskDecider, Decided, RoleRefusal, RoleState, Undecided
@@ -180,6 +181,25 @@ async def test_a_decider_that_hangs_and_too_many_at_once(
         assert (full.status_code, full.headers["retry-after"]) == (503, "1")
         monkeypatch.setattr(systemone, "MAX_ADMITTED", 1)
         assert (await ask(appliance)).json()["error"]["code"] == "late"
+
+
+async def test_each_is_a_row_without_a_text(start: Start, tmp_path: Path) -> None:
+    async with start() as appliance, RoleDouble("decider-0", "decider").listening(tmp_path, answers):
+        publish(appliance, decider_0=RoleState.LOADED)
+        await ask(appliance, state="a secret word")
+        await ask(appliance, {})
+        publish(appliance, decider_0=RoleState.UNLOADED_FOR_MEMORY)
+        await ask(appliance)
+        ledger = Path(appliance.service.plan.gateway.ledger)
+    rows = sqlite3.connect(ledger).execute(
+        "SELECT route, model, status, finish, prompt_tokens, completion_tokens FROM requests ORDER BY at"
+    )
+    assert rows.fetchall() == [
+        ("/v1/systemone", "tiny", 200, "stop", 139, 0),
+        ("/v1/systemone", MODEL, 400, "invalid_value", 0, 0),
+        ("/v1/systemone", MODEL, 503, "unloaded_for_memory", 0, 0),
+    ]
+    assert b"secret" not in b"".join(file.read_bytes() for file in tmp_path.glob("ledger.sqlite*"))
 
 
 async def test_an_order_of_options_changes_what_the_model_reads_and_not_the_answer(
