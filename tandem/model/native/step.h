@@ -75,7 +75,7 @@ struct Inputs {
             int32_t sum = 0;
             for (int i = 0; i < HALF; i += LANES) {
                 const Ints x = to_ints(round_even(load(from + i) * inverse));
-                for (int lane = 0; lane < LANES; lane++) to[i + lane] = (int8_t)x[lane], sum += x[lane];
+                for (int lane = 0; lane < LANES; lane++) sum += to[i + lane] = (int8_t)x[lane];
             }
             step[h] = largest / 127.0f;
             float& both = total[(size_t)row * (width / GROUP) + h / 2];
@@ -107,9 +107,10 @@ static inline void piece_of(const Matrix& m, int piece, const Inputs& in, int fi
     constexpr int PIECES = OUTPUTS / LANES;
     const int groups = m.inputs / GROUP, part = piece % PIECES;
     const uint8_t* block = m.blocks + (size_t)(piece / PIECES) * groups * SIZE;
-    const int8_t* x = in.numbers.data + (size_t)first * in.width;
     const float *scale = in.scale.data + (size_t)first * groups * 2, *total = in.total.data + (size_t)first * groups;
-    for (int r = 0; r < Rows; r++) out[r] = Floats{};
+    const int8_t* x[Rows];
+    Floats sum[Rows];  // not `out`: bytes may be anything's, so the compiler would write that at every group
+    for (int r = 0; r < Rows; r++) x[r] = in.numbers.data + (size_t)(first + r) * in.width, sum[r] = Floats{};
     for (int g = 0; g < groups; g++, block += SIZE) {
         for (int line = 0; line < SIZE; line += 64) __builtin_prefetch(block + 8 * SIZE + line);
         Ints low[Rows], high[Rows];  // of the two halves; a lone row would wait for its own last product in one chain
@@ -119,7 +120,7 @@ static inline void piece_of(const Matrix& m, int piece, const Inputs& in, int fi
             const Ints next = Bits == 8 ? load_bytes(block + 64 * (s + 4) + 4 * LANES * part) : Ints{};
             for (int r = 0; r < Rows; r++) {
                 int32_t four, later;
-                const int8_t* at = x + (size_t)r * in.width + g * GROUP + 4 * s;
+                const int8_t* at = x[r] + g * GROUP + 4 * s;
                 memcpy(&four, at, 4), memcpy(&later, at + HALF, 4);
                 if (Bits == 8) {
                     low[r] = dot4(low[r], word, four), high[r] = dot4(high[r], next, later);
@@ -134,10 +135,11 @@ static inline void piece_of(const Matrix& m, int piece, const Inputs& in, int fi
         for (int r = 0; r < Rows; r++) {
             const size_t at = (size_t)r * groups + g;
             const Floats both = mul_add(to_floats(high[r]), all(scale[2 * at + 1]), to_floats(low[r]) * scale[2 * at]);
-            out[r] = mul_add(d, both, out[r]);
-            out[r] = mul_add(least, all(total[at]), out[r]);
+            sum[r] = mul_add(d, both, sum[r]);
+            sum[r] = mul_add(least, all(total[at]), sum[r]);
         }
     }
+    for (int r = 0; r < Rows; r++) out[r] = sum[r];
 }
 
 // The same of 16 bits. A word holds two inputs of an output: even ones in one sum, odd ones in another.
