@@ -236,12 +236,18 @@ class Slot:
             self.kept = NOTHING_KEPT
             if self.aside is None:
                 self.anchors.cut(0)
-        elif self.unit == 1 and self.state.can_rewind:
+        elif self.unit == 1 and self._can_go_on_here():
             self.kept = replace(self.kept, tokens=(*ended.prompt, *ended.written)[: self.rows], rows=self.rows)
         if self.aside is None:
             self.rows = self.kept.rows
             self.memory.give_back(self.rows)
         return ended
+
+    def _can_go_on_here(self) -> bool:
+        """Whether the next turn may go on behind the last row: it can rewind, or an end anchor is taken."""
+        if self.state.can_rewind:
+            return True
+        return self.aside is None and self.state.position == self.rows and self.anchors.note_end(self.state)
 
     def take_back(self, rows: int) -> None:
         """The guest is gone, and the first `rows` rows of the conversation it interrupted are right."""

@@ -69,6 +69,14 @@ def test_the_next_turn_goes_on_behind_the_answer() -> None:
         assert chat.go(driver) == before - 1  # the last token that is written has no row
 
 
+def test_what_cannot_go_back_goes_on_behind_its_answer_from_the_end_anchor() -> None:
+    driver, chat = hand(plan_of((512,)), is_row_invariant=True, is_recurrent=True), Chat("a", 1)
+    chat.go(driver)
+    for _ in range(3):
+        before = len(chat.tokens)
+        assert chat.go(driver) == before - 1
+
+
 def test_on_the_grid_only_where_rows_depend_on_their_pass() -> None:
     driver, chat = hand(plan_of((512,), memory=0)), Chat("a", 1)
     chat.go(driver)
@@ -229,7 +237,7 @@ def test_a_cancel_while_rows_come_back_leaves_the_slot_clean(tmp_path: Path) -> 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     windows=st.sampled_from(list(WINDOWS.values())),
-    kind=st.sampled_from([(True, False), (False, False), (False, True)]),
+    kind=st.sampled_from([(True, False), (False, False), (False, True), (True, True)]),
     memory=st.sampled_from([0, 3000, 64 * MIB]),
     order=st.lists(st.tuples(st.integers(0, 3), st.booleans()), min_size=4, max_size=10),
     seed=st.integers(0, 9),
