@@ -30,6 +30,8 @@ Lowest = Callable[[Row], float]  # of the values still in play: the lowest that 
 GREEDY_BELOW: Final = 1e-5  # a temperature that moves no token: noise of at most 23 times this
 _64_BITS: Final = 2**64 - 1
 _BLOCK: Final = 64  # values
+_A_STEP: Final = 8  # words of 32 bits that one step of the generator makes
+_FEW: Final = 16  # steps one by one that are faster than all of them together
 _LAST_BEFORE_1: Final = np.float32(2.0**-24 - 1)  # below 0
 _SURE_MASS: Final = (1e-2, 1e-4, 1e-7)  # relative weights at which a nucleus is looked for before a full sort
 
@@ -112,12 +114,13 @@ def _drawing(sampling: Sampling, seed: int) -> Callable[[Row, int], int]:
     filters = _filters(sampling)
 
     def draw(row: Row, position: int) -> int:
-        noise = gumbel(seed, position, len(row))
         if not filters:
-            return _greedy(row + temperature * noise, position)
+            return _greedy(row + temperature * gumbel(seed, position, len(row)), position)
         _greedy(row, position)  # a NaN compares as nothing and would slip through the filters
         ids = _keep(row, filters)
-        return int(ids[_greedy(row[ids] + temperature * noise[ids], position)])
+        if len(ids) == 1:
+            return int(ids[0])
+        return int(ids[_greedy(row[ids] + temperature * gumbel_at(seed, position, ids, len(row)), position)])
 
     return draw
 
@@ -136,8 +139,30 @@ def _keep(row: Row, filters: Sequence[Lowest]) -> NDArray[np.intp]:
 
 def gumbel(seed: int, position: int, size: int) -> Noise:
     """Standard Gumbel noise, one value a token id, from (seed, position) alone."""
-    words = np.random.Philox(key=seed & _64_BITS, counter=position << 192).random_raw((size + 1) // 2)
-    return gumbel_of(words.view(np.uint32)[:size])
+    return gumbel_of(_words(seed, position, size))
+
+
+def gumbel_at(seed: int, position: int, ids: NDArray[np.intp], size: int) -> Noise:
+    """What `gumbel` has at `ids`, ascending. Filters leave few of them, and noise for all others would take longer than
+    all else about choosing a token."""
+    if len(ids) > _FEW:
+        return gumbel_of(_words(seed, position, size)[ids])
+    generator, words, made = _generator(seed, position), np.empty(len(ids), dtype=np.uint32), 0
+    for place, id in enumerate(ids.tolist()):
+        block = id // _A_STEP
+        if block >= made:
+            generator.advance(block - made)
+            drawn, made = generator.random_raw(_A_STEP // 2).view(np.uint32), block + 1
+        words[place] = drawn[id % _A_STEP]
+    return gumbel_of(words)
+
+
+def _words(seed: int, position: int, size: int) -> NDArray[np.uint32]:
+    return _generator(seed, position).random_raw((size + 1) // 2).view(np.uint32)[:size]
+
+
+def _generator(seed: int, position: int) -> np.random.Philox:
+    return np.random.Philox(key=seed & _64_BITS, counter=position << 192)
 
 
 def gumbel_of(words: NDArray[np.uint32]) -> Noise:

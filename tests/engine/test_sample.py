@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from tandem.contract.messages import Sampling
-from tandem.engine.sample import NotANumber, find_fault, gumbel, gumbel_of, keep, make_choice
+from tandem.engine.sample import NotANumber, find_fault, gumbel, gumbel_at, gumbel_of, keep, make_choice
 
 VOCAB = 40
 ROWS = arrays(np.float32, VOCAB, elements=st.floats(-20, 20, width=32))
@@ -77,6 +77,20 @@ def test_seeds_and_positions_give_other_noise() -> None:
     samples = [tuple(gumbel(seed, position, 8)) for seed in (0, 1, -1, 2**63) for position in (0, 1, 2**40)]
     assert len(set(samples)) == len(samples)
     assert (gumbel(7, 3, 9)[:8] == gumbel(7, 3, 8)).all()
+
+
+@given(
+    st.integers(0, 2**64 - 1),
+    st.integers(0, 5000),
+    st.sampled_from([VOCAB, 1001, 49_152]),
+    st.integers(1, 60),
+    st.integers(0, 1000),
+)
+def test_noise_for_a_few_tokens_is_the_noise_they_have_among_all(
+    seed: int, position: int, size: int, many: int, drawn: int
+) -> None:
+    ids = np.sort(np.random.default_rng(drawn).choice(size, min(many, size), replace=False))
+    assert np.array_equal(gumbel_at(seed, position, ids, size), gumbel(seed, position, size)[ids])
 
 
 def test_noise_is_gumbel_and_never_infinite_upwards() -> None:
