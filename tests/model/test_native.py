@@ -391,8 +391,9 @@ class TestServed:
             torch.cat([model.forward([Block(tokens[at : at + rows], at, state, Wants.ALL)]) for at, rows in blocks])
             for model, state in zip((served, exact), states, strict=True)
         ]
-        assert (logits[0] - logits[1]).square().mean().sqrt() < 0.08 * logits[1].std()
-        lead = logits[1].topk(2).values.diff().abs()[:, 0] > 0.3 * logits[1].std()
+        worst = logits[1].std() * (0.015 if self.FILES[name][0] == "bfloat16" else 0.08)
+        assert (logits[0] - logits[1]).square().mean().sqrt() < worst
+        lead = logits[1].topk(2).values.diff().abs()[:, 0] > 4 * worst
         assert lead.sum() > 30
         assert torch.equal(logits[0].argmax(-1)[lead], logits[1].argmax(-1)[lead])
 
