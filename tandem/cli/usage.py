@@ -31,7 +31,7 @@ def usage(
     days: Annotated[int, typer.Option("--days", min=1, help="How far to look back.")] = 30,
     by: Annotated[
         list[str] | None,
-        typer.Option("--by", help="day, client, model or key; may be repeated. Default: day, client and model."),
+        typer.Option("--by", help="day, client, model or key; several as `key,day`. Default: day,client,model."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Answer with JSON.")] = False,
 ) -> None:
@@ -62,7 +62,8 @@ def _groups(words: list[str]) -> list[GroupBy]:
     from tandem.ledger.totals import GroupBy
 
     try:
-        return [GroupBy(word) for word in dict.fromkeys(words)]
+        said = (word.strip() for each in words for word in each.split(","))
+        return [GroupBy(word) for word in dict.fromkeys(said)]
     except ValueError as error:
         raise typer.BadParameter(f"{error}; known: {', '.join(GroupBy)}", param_hint="--by") from None
 

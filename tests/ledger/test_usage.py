@@ -46,6 +46,13 @@ def test_the_table_has_a_line_a_group_and_the_sums(state: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("words", [["--by", "client, model"], ["--by", "client", "--by", "model"]])
+def test_several_groups_in_one_word_or_in_several(state: Path, words: list[str]) -> None:
+    records = json.loads(run(app, ["usage", "--state", str(state), "--json", *words]).output)
+    assert {(record["client"], record["model"]) for record in records} >= {("opencode", "m"), ("openai-python", "m")}
+    assert "day" not in records[0]
+
+
 def test_json_names_what_it_is_grouped_by(state: Path) -> None:
     result = run(app, ["usage", "--state", str(state), "--json", "--days", "60"])
     records = json.loads(result.output)
