@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from engine_toy import ask, live
-from limited_box import Hog, LimitedBox, make_limited_box
+from limited_box import Hog, LimitedBox
 from test_engine_wire import Process
 from test_pool_wire import plan_for
 
@@ -83,21 +83,7 @@ def prompt(number: int, length: int, max_tokens: int) -> Generate:
 
 
 @pytest.fixture
-def box() -> Iterator[LimitedBox]:
-    box = make_limited_box(LIMIT)
-    yield box
-    box.remove()
-
-
-@pytest.fixture
-def hog(box: LimitedBox) -> Iterator[Hog]:
-    hog = Hog(box)
-    yield hog
-    hog.end()
-
-
-@pytest.fixture
-def engine(box: LimitedBox) -> Iterator[Process]:
+def engine(limited_box: LimitedBox) -> Iterator[Process]:
     with tempfile.TemporaryDirectory(prefix="engine-") as folder:
         run = Path(folder)
         plan = plan_for(run, kv_pool=True)
@@ -106,7 +92,7 @@ def engine(box: LimitedBox) -> Iterator[Process]:
         caches = CachesPlan(memory=64 * MIB, anchors=0, disk=None)  # room for the head of one conversation
         served = msgspec.structs.replace(plan.engine, slots=slots, caches=caches)
         plan = msgspec.structs.replace(plan, engine=served, live=limits)
-        process = Process(run, plan, box.starter)
+        process = Process(run, plan, limited_box.starter)
         yield process
         process.process.kill()
         process.process.wait()
@@ -176,7 +162,9 @@ def rungs(engine: Process) -> list[str]:
     return [rung for rung, returned in steps if returned and "short" not in rung]
 
 
-def test_a_hog_goes_through_the_floors_and_back_and_nobody_is_lost(engine: Process, box: LimitedBox, hog: Hog) -> None:
+def test_a_hog_goes_through_the_floors_and_back_and_nobody_is_lost(
+    engine: Process, limited_box: LimitedBox, hog: Hog
+) -> None:
     async def scene() -> None:
         async with serving(engine) as clients:
             await keep_conversations(engine, clients)
@@ -190,14 +178,14 @@ def test_a_hog_goes_through_the_floors_and_back_and_nobody_is_lost(engine: Proce
             assert cached > 20 * MIB
             hog.leave(FLOORS.hard_floor - cached - 10 * MIB)
             await until("the ladder is walked", engine, lambda: "conversation of slot" in str(rungs(engine)))
-            assert box.room > FLOORS.hard_floor
+            assert limited_box.room > FLOORS.hard_floor
             (late,) = clients.send(prompt(21, 600, 16))
             await until("the fifth waits for memory", engine, lambda: late.waits_for_memory)
             health = await ask_health(engine.socket, 10)
             assert ("waiting_memory", late.request.id) in [(slot.state, slot.request) for slot in health.slots]
             await writes_on(engine, streams, 24)
             assert late.waits_for_memory
-            assert box.room > FLOORS.hard_floor - 8 * MIB  # a pass takes and gives so much
+            assert limited_box.room > FLOORS.hard_floor - 8 * MIB  # a pass takes and gives so much
 
             hog.release()
             await ended(engine, [*streams, late])
@@ -222,11 +210,11 @@ def test_a_hog_goes_through_the_floors_and_back_and_nobody_is_lost(engine: Proce
     assert any("roles" in event["figures"] for event in journal(engine))  # type: ignore[operator]
     conversations = [rung for rung in taken if "slot" in rung]
     assert conversations.index("conversation of slot 1") == 0
-    assert box.kills == 0
+    assert limited_box.kills == 0
 
 
 def test_memory_that_falls_past_all_help_costs_the_youngest_and_nobody_else(
-    engine: Process, box: LimitedBox, hog: Hog
+    engine: Process, limited_box: LimitedBox, hog: Hog
 ) -> None:
     async def scene() -> None:
         async with serving(engine) as clients:
@@ -245,4 +233,4 @@ def test_memory_that_falls_past_all_help_costs_the_youngest_and_nobody_else(
     asyncio.run(scene())
     (event,) = [event for event in journal(engine) if event["act"] == "ended"]
     assert (event["subject"], event["figures"]["hard_floor"]) == ("14", FLOORS.hard_floor)  # type: ignore[index]
-    assert box.kills == 0
+    assert limited_box.kills == 0

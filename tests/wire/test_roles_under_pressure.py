@@ -19,10 +19,8 @@ from typing import Any
 
 import openai
 import pytest
+from limited_box import Hog, LimitedBox
 from wire_appliance import Appliance, until
-
-sys.path.append(str(Path(__file__).parents[1] / "engine"))
-from limited_box import Hog, LimitedBox, make_limited_box
 
 from tandem.cli import appliance as outside
 from tandem.contract.messages import Message, Narrate, Narrated, RoleRefusal, Undecided
@@ -144,22 +142,8 @@ class Chat:
 
 
 @pytest.fixture
-def box() -> Iterator[LimitedBox]:
-    box = make_limited_box(LIMIT)
-    yield box
-    box.remove()
-
-
-@pytest.fixture
-def hog(box: LimitedBox) -> Iterator[Hog]:
-    hog = Hog(box)
-    yield hog
-    hog.end()
-
-
-@pytest.fixture
-def appliance(box: LimitedBox) -> Iterator[LimitedAppliance]:
-    appliance = LimitedAppliance(box)
+def appliance(limited_box: LimitedBox) -> Iterator[LimitedAppliance]:
+    appliance = LimitedAppliance(limited_box)
     yield appliance
     with suppress(subprocess.TimeoutExpired):
         appliance.close()
@@ -198,7 +182,9 @@ def release(appliance: LimitedAppliance, hog: Hog) -> float:
     return next(event["at"] for event in appliance.journal()[before:] if event["act"] == "reloading") - began
 
 
-def test_roles_leave_and_come_back_while_a_chat_goes_on(appliance: LimitedAppliance, box: LimitedBox, hog: Hog) -> None:
+def test_roles_leave_and_come_back_while_a_chat_goes_on(
+    appliance: LimitedAppliance, limited_box: LimitedBox, hog: Hog
+) -> None:
     appliance.up()
     soon(appliance, lambda: appliance.roles() == LOADED, "both load")
     assert appliance.story() == [f"{name} {act}" for name in ROLES for act in ("loading", "loaded")]
@@ -207,9 +193,9 @@ def test_roles_leave_and_come_back_while_a_chat_goes_on(appliance: LimitedApplia
 
     chat = Chat(appliance.client(), 1900)
     assert chat.goes_on()
-    squeeze(appliance, box, hog, "shadow-reader")
+    squeeze(appliance, limited_box, hog, "shadow-reader")
     assert appliance.roles() == {"narrator": "loaded", "shadow-reader": HELD}
-    squeeze(appliance, box, hog, "narrator")
+    squeeze(appliance, limited_box, hog, "narrator")
     assert appliance.roles() == dict.fromkeys(ROLES, HELD)
     assert chat.goes_on()
     answer, seconds = appliance.narrate()
@@ -224,14 +210,14 @@ def test_roles_leave_and_come_back_while_a_chat_goes_on(appliance: LimitedApplia
     ]  # fmt: skip
     assert appliance.story()[4:] == first
 
-    squeeze(appliance, box, hog, "shadow-reader")
-    squeeze(appliance, box, hog, "narrator")
+    squeeze(appliance, limited_box, hog, "shadow-reader")
+    squeeze(appliance, limited_box, hog, "narrator")
     assert "held" in appliance.run("status").stdout
     waits = [event["figures"]["wait_seconds"] for event in appliance.journal() if event["act"] == "unloaded"]
     assert waits == [AFTER, AFTER, 2 * AFTER, 2 * AFTER]
     assert release(appliance, hog) >= 2 * AFTER
     assert appliance.story()[12:] == first
     chat.end()
-    assert box.kills == 0
+    assert limited_box.kills == 0
     for event in appliance.journal():
         print(event["act"], event.get("subject", "-"), event["sentence"], sep="\t")
