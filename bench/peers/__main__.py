@@ -21,7 +21,6 @@ from types import FrameType
 from typing import Any, Final
 
 import httpx
-import psutil
 
 from bench.appliance import DidNotStart, started
 from bench.client import RequestFailed
@@ -37,6 +36,7 @@ from bench.peers.work import SLOTS, Sample, fill, for_memory, idle_processors, m
 from bench.record import RESULTS, write_record
 from bench.turns import progress
 from tandem.errors import TandemError
+from tandem.memory.reading import read_memory
 
 PEERS: Final[dict[str, Callable[[Model], list[Recipe]]]] = {
     "llama": llama.installed,
@@ -97,19 +97,26 @@ def measure_group(
         plan = works(options.quick)
         samples = asyncio.run(measure(servers, plan, options.repetitions, patience, found.leave_out))
         found.groups.append([sample for sample in samples if sample.server not in found.missing])
+        filling = for_memory(options.quick)
         for server in servers:
-            if server.name not in found.missing:
+            if server.name not in found.missing and server.does(filling.kind):
                 progress(f"memory: {server.name}")
-                asyncio.run(fill(server, for_memory(options.quick)))
-                _look(server, model, found)
-
-
-def _look(server: Server, model: Model, found: Found) -> None:
-    held = found.footprints[server.name] = footprint(server)
-    if server.appliance is not None:
-        found.parts[server.name] = split(held, probe(model), engine_parts(server))
-    elif server.name.startswith(llama.NAME):
-        found.parts[server.name] = split_native(held, model)
+                try:
+                    asyncio.run(fill(server, filling))
+                except RequestFailed as why:
+                    if server.appliance is not None:
+                        raise
+                    found.leave_out(server.name, why)
+                else:
+                    found.footprints[server.name] = footprint(server)
+        probed = probe(model)
+        for server in servers:
+            if (held := found.footprints.get(server.name)) is None:
+                continue
+            if server.appliance is not None:
+                found.parts[server.name] = split(held, probed, engine_parts(server))
+            elif server.name.startswith(llama.NAME):
+                found.parts[server.name] = split_native(held, model)
 
 
 def report(found: Found, recipes: Sequence[Recipe]) -> tuple[str, dict[str, Any]]:
@@ -169,7 +176,7 @@ def main() -> int:
         ours = 2 * bf16_needs(model)
         patience = Patience(options.wait)
         installed = time.monotonic()
-        for group in groups_of(recipes, ours, psutil.virtual_memory().available) or [[]]:
+        for group in groups_of(recipes, ours, read_memory().available) or [[]]:
             measure_group(group, model, options, found, patience)
     except (DidNotStart, RequestFailed, TandemError, httpx.HTTPError) as error:
         sys.stderr.write(f"bench: {error}\n")

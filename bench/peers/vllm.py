@@ -44,6 +44,7 @@ def installed(model: Model) -> list[Recipe]:
                 "PATH": f"{here.python.parent}{os.pathsep}{os.environ['PATH']}",
                 "VLLM_CPU_KVCACHE_SPACE": str(rows),
                 "VLLM_CPU_OMP_THREADS_BIND": threads,
+                "VLLM_CACHE_ROOT": str(here.folder / "cache"),  # what it compiles at its first start
                 "VLLM_NO_USAGE_STATS": "1",
                 "HF_HUB_OFFLINE": "1",
                 **({"LD_PRELOAD": preload} if preload else {}),

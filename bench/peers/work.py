@@ -14,7 +14,7 @@ from typing import Final
 
 import httpx
 
-from bench.client import Answer, RequestFailed, ask
+from bench.client import LONGEST, Answer, RequestFailed, ask
 from bench.edits import edit
 from bench.peers.quiet import Patience, now
 from bench.peers.servers import Server, asked
@@ -91,7 +91,7 @@ async def measure(
     topics: dict[str, Iterator[str]] = {work.kind: iter(TOPICS) for work in plan}
     samples: list[Sample] = []
     failed: set[str] = set()
-    async with httpx.AsyncClient(timeout=httpx.Timeout(300)) as client:
+    async with _client() as client:
         for repetition in range(repetitions):
             begun = time.monotonic()
             for work in in_turns(plan, repetition):
@@ -139,8 +139,13 @@ async def run(client: httpx.AsyncClient, server: Server, work: Work, prompts: Se
 
 async def fill(server: Server, work: Work) -> None:
     """Once, with topics from the end, which no repetition has asked. Raises `RequestFailed`."""
-    async with httpx.AsyncClient(timeout=httpx.Timeout(300)) as client:
+    async with _client() as client:
         await run(client, server, work, [work.make(topic) for topic in TOPICS[-work.clients :]], 0)
+
+
+def _client() -> httpx.AsyncClient:
+    """A connection a request: a server that was suspended would close those that waited meanwhile."""
+    return httpx.AsyncClient(timeout=httpx.Timeout(LONGEST), limits=httpx.Limits(max_keepalive_connections=0))
 
 
 def idle_processors(server: Server, seconds: float = 2.0) -> float:
