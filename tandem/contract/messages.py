@@ -85,7 +85,6 @@ class Generate(Message, frozen=True):
     client_head_end: int | None = None  # end of the first user message in `client_tokens`; None: as in `marks`
     conversation: str = ""  # which one, where the client says so (a hash of its header); never trusted for rows
     task: bool = False  # a client's request beside its conversation: a title, tags. No turn of a conversation follows
-    images: bool = False  # only slot 0 takes them
     anew: bool = False  # every token is read, whatever was kept of others
     keep_for: float = 0.0  # seconds from now that memory keeps what this conversation leaves, before that of others
 

@@ -59,8 +59,6 @@ class Case:
 
     @cached_property
     def fitting(self) -> list[SlotFacts]:
-        if self.ask.images:
-            return [self.slot0]
         widest, least = self.slot0.window, self.rules.side_min_room
         return [slot for slot in self.slots if fits(self.ask, slot.window, widest, least)]
 

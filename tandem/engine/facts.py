@@ -55,7 +55,6 @@ class Ask:
     arrived: float = 0.0
     own_work: bool = False
     task: bool = False  # no turn of a conversation follows it
-    images: bool = False
     anew: bool = False  # nothing that was kept is for it
 
     @property

@@ -19,8 +19,8 @@ def route(
 ) -> Take | Wait:
     """`slots` are all of them in order; `now` is of the clock that `ask.arrived` is of.
 
-    The first rule that has an answer decides. What only slot 0 can hold (images, a long prompt) is compared with
-    nothing else: then `Case.fitting` is slot 0 alone.
+    The first rule that has an answer decides. A prompt that only slot 0 can hold is compared with nothing else: then
+    `Case.fitting` is slot 0 alone.
     """
     case = Case(ask, tuple(slots), tuple(elsewhere), rules, grid, now)
     for rule in (
@@ -99,8 +99,6 @@ def in_the_queue(case: Case) -> Wait:
         for slot in case.fitting:
             if slot.holder is Holder.OWN_WORK:
                 return Wait(WaitKind.OWN_WORK, _gives_way(slot), slot.index)
-    if case.ask.images and len(case.slots) > 1:
-        return Wait(WaitKind.TOO_LONG, "it has images, waits for slot 0", 0)
     if len(case.fitting) == 1 < len(case.slots):
         return Wait(WaitKind.TOO_LONG, f"too long for a side slot ({case.side_window:,} tokens), waits for slot 0", 0)
     many = len(case.slots)

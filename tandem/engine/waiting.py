@@ -40,7 +40,6 @@ class Waiting:
             arrived=self.request.arrived,
             own_work=ask.own_work,
             task=ask.task,
-            images=ask.images,
             anew=ask.anew,
         )
 

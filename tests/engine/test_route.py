@@ -37,13 +37,6 @@ ONE_ROW = Grid(CHUNK, 1)
 TAKES = [
     ("an empty appliance", CHAT, [slot(0), slot(1)], (0, 0), "new conversation; empty slot"),
     (
-        "images: slot 0, though a side slot holds the conversation",
-        replace(CHAT, images=True),
-        [slot(0), slot(1, 18_432, 18_432)],
-        (0, 0),
-        "its conversation leaves slot 1 (65,536 tokens); empty slot",
-    ),
-    (
         "too long for every side window",
         Ask(prompt=60_000, max_tokens=32_768, head_end=7_000),
         [slot(0, 90_112), slot(1)],
@@ -267,14 +260,6 @@ WAITS = [
         [],
         (WaitKind.TOO_LONG, 0, None),
         "too long for a side slot (65,536 tokens), waits for slot 0",
-    ),
-    (
-        "images",
-        replace(CHAT, images=True),
-        [slot(0, holder=CLIENT), slot(1)],
-        [],
-        (WaitKind.TOO_LONG, 0, None),
-        "it has images, waits for slot 0",
     ),
     (
         "all slots are busy",
@@ -541,7 +526,7 @@ def test_an_answer_is_possible_and_the_same_every_time(
         assert found.for_slot is None or not slots[found.for_slot].is_free
         return
     chosen = slots[found.slot]
-    assert chosen.is_free and (chosen.index == 0 or not ask.images)
+    assert chosen.is_free
     assert found.max_tokens == min(ask.max_tokens, chosen.window - ask.prompt) and found.max_tokens >= 1
     assert found.resume_at % grid.unit == 0 and found.resume_at < ask.prompt
     offers = {Source.RESIDENT: [chosen.shared], Source.SIDE: [each.lent for each in slots if each is not chosen]}
