@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from engine_toy import ENDLESS, ToyModel, alone, ask, endless_plan, engine_plan, live, whole_plan
 
-from tandem.contract.channel import Channel, ask_health, connect
+from tandem.contract.channel import Channel, ChannelClosed, ask_health, connect
 from tandem.contract.messages import (
     AskHealth,
     Cancel,
@@ -31,7 +31,7 @@ from tandem.contract.messages import (
 )
 from tandem.contract.plan import Plan
 from tandem.engine import device
-from tandem.engine.letters import Link
+from tandem.engine.letters import Link, Sent
 from tandem.engine.worker import Worker
 from tandem.errors import CannotStart
 from tandem.roles.lease import NoTurn, turn
@@ -370,3 +370,30 @@ def test_a_role_works_between_two_passes_and_the_answer_is_the_same(run: Path) -
         channel.close()
 
     assert serving(run, scene, model, whole_plan(run, endless_plan([64]))) == 0
+
+
+def test_what_a_turn_says_leaves_as_one_piece_a_peer(run: Path) -> None:
+    """A round writes a token of every slot: their reader is woken once."""
+
+    class Heard:
+        def __init__(self, is_gone: bool = False) -> None:
+            self.pieces: list[tuple[Message, ...]] = []
+            self.is_gone = is_gone
+
+        def send(self, *messages: Message) -> None:
+            if self.is_gone:
+                raise ChannelClosed("the peer is gone")
+            self.pieces.append(messages)
+
+    async def deliver() -> None:
+        worker = Worker(whole_plan(run), lambda plan, link: None)
+        await worker.serve()
+        near, gone, far = Heard(), Heard(is_gone=True), Heard()
+        worker._channels.update({1: near, 2: gone, 3: far})  # type: ignore[dict-item]
+        said = [Tokens("a", (5,)), Tokens("x", (6,)), Tokens("b", (7,)), Tokens("c", (8,))]
+        worker._deliver([Sent(peer, message) for peer, message in zip((1, 2, 3, 1), said, strict=True)])
+        assert near.pieces == [(said[0], said[3])]
+        assert far.pieces == [(said[2],)]
+        assert set(worker._channels) == {1, 3}
+
+    asyncio.run(deliver())
