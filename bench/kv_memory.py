@@ -44,13 +44,13 @@ class Moment:
     is_at_rest: bool
 
 
-def plan_of(state: Path, pool: bool, settings: Sequence[str] = ()) -> Plan:
-    """The project's own appliance with four slots and no caches, nothing guessed: what grows are rows.
+def plan_of(state: Path, pool: bool, settings: Sequence[str] = (), slots: int = SLOTS) -> Plan:
+    """The project's own appliance with so many slots and no caches, nothing guessed: what grows are rows.
 
     Raises what loading and planning raise.
     """
     alone = ("draft.enabled=off", "caches.memory=0 MiB", "caches.disk=off")
-    ours = (f"state={state}", f"slots.count={SLOTS}", f"memory.kv_pool={'on' if pool else 'off'}")
+    ours = (f"state={state}", f"slots.count={slots}", f"memory.kv_pool={'on' if pool else 'off'}")
     return compile_plan(load(PROJECT / "appliance.yaml", (*settings, *alone, *ours)), read_box())
 
 
@@ -58,12 +58,12 @@ def measure_memory(pool: bool, settings: Sequence[str]) -> list[Moment]:
     """Raises `DidNotStart`."""
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         plan = plan_of(Path(folder), pool, settings)
-        with _engine(plan) as socket:
+        with engine_of(plan) as socket:
             return asyncio.run(_live_through(plan, socket))
 
 
 @contextmanager
-def _engine(plan: Plan) -> Iterator[Path]:
+def engine_of(plan: Plan) -> Iterator[Path]:
     program = plan.program("engine")
     assert program is not None and program.socket is not None
     run = Path(plan.paths.run)
@@ -100,24 +100,24 @@ async def _live_through(plan: Plan, socket: Path) -> list[Moment]:
     window = plan.engine.slots[0].window
     channel = await connect(socket)
     try:
-        moments = [_moment("at start", await _at_rest(socket))]
+        moments = [moment("at start", await at_rest(socket))]
         for number, length in enumerate(LENGTHS):
-            prompts = [_prompt(SLOTS * number + slot, min(length, window - ANSWER)) for slot in range(SLOTS)]
+            prompts = [prompt_of(SLOTS * number + slot, min(length, window - ANSWER)) for slot in range(SLOTS)]
             what = f"{SLOTS} of {length:,} tokens"
-            moments.append(_moment(f"{what}, answered", await _answered(channel, socket, prompts), is_at_rest=False))
-            moments.append(_moment(f"{what}, ended", await _at_rest(socket)))
+            moments.append(moment(f"{what}, answered", await answered(channel, socket, prompts), is_at_rest=False))
+            moments.append(moment(f"{what}, ended", await at_rest(socket)))
         return moments
     finally:
         channel.close()
 
 
-def _prompt(number: int, length: int) -> Generate:
+def prompt_of(number: int, length: int) -> Generate:
     """Nothing of it is shared with the prompt of another number."""
     tokens = (1000 + number, *((7 * number + index) % 40_000 for index in range(1, length)))
     return Generate(f"{number}", tokens, ANSWER, (), Sampling(), Marks(length, length))
 
 
-async def _answered(channel: Channel, socket: Path, prompts: Sequence[Generate]) -> Health:
+async def answered(channel: Channel, socket: Path, prompts: Sequence[Generate]) -> Health:
     """All at once; what the engine says of itself when the last of them writes its first token."""
     for prompt in prompts:
         channel.send(prompt)
@@ -136,7 +136,7 @@ async def _answered(channel: Channel, socket: Path, prompts: Sequence[Generate])
     return health
 
 
-async def _at_rest(socket: Path) -> Health:
+async def at_rest(socket: Path) -> Health:
     """After the turn in which an idle engine hands its heap back."""
     turns = 0
     health = await ask_health(socket, 60)
@@ -148,7 +148,7 @@ async def _at_rest(socket: Path) -> Health:
     return health
 
 
-def _moment(when: str, health: Health, *, is_at_rest: bool = True) -> Moment:
+def moment(when: str, health: Health, *, is_at_rest: bool = True) -> Moment:
     reserved, committed = (sum(getattr(usage, name) for usage in health.kv) for name in ("reserved", "committed"))
     return Moment(when, reserved, committed, health.resident_bytes, is_at_rest)
 
