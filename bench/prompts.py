@@ -23,7 +23,7 @@ def prompt(topic: str) -> str:
     )
 
 
-def long_prompt(topic: str, entries: int = 46) -> str:
+def long_prompt(topic: str, entries: int = 35) -> str:
     """About 1,500 tokens that nothing asked before begins with: a diary about `topic`, and a question."""
     drawn = Random(topic)
     days = [

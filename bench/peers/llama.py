@@ -97,19 +97,18 @@ def _source(tools: Environment) -> Path:
 
 def _built(tools: Environment, source: Path, build: Build) -> Path:
     folder = tools.folder / build.name.replace(", ", "-").replace(" ", "-")
-    program, stamp = folder / "bin" / "llama-server", folder / "stamp"
+    stamp = folder / "stamp"  # of what is being compiled: an interrupted build goes on where it was
     wanted = "\n".join((VERSION, *_OPTIONS, build.flags, *sorted(cpu_features())))
-    if program.exists() and stamp.exists() and stamp.read_text() == wanted:
-        return program
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    flags = [f"-DCMAKE_{language}_FLAGS={build.flags}" for language in ("C", "CXX")]
-    configure = ["cmake", "-S", str(source), "-B", str(folder), "-G", "Ninja", *_OPTIONS, *flags]
-    run(configure, folder / "configure.log", 600, environment=_paths(tools))
+    if not stamp.exists() or stamp.read_text() != wanted:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        flags = [f"-DCMAKE_{language}_FLAGS={build.flags}" for language in ("C", "CXX")]
+        configure = ["cmake", "-S", str(source), "-B", str(folder), "-G", "Ninja", *_OPTIONS, *flags]
+        run(configure, folder / "configure.log", 600, environment=_paths(tools))
+        stamp.write_text(wanted)
     compile = ["cmake", "--build", str(folder), "--target", "llama-server", "-j", str(len(os.sched_getaffinity(0)))]
-    run(compile, folder / "build.log", 3600, environment=_paths(tools))
-    stamp.write_text(wanted)
-    return program
+    run(compile, folder / "build.log", 7200, environment=_paths(tools))
+    return folder / "bin" / "llama-server"
 
 
 def _paths(tools: Environment) -> Mapping[str, str]:

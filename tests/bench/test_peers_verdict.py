@@ -34,7 +34,7 @@ def line(name: str, samples: Iterable[Sample]) -> Line:
 
 
 def test_a_ratio_is_ours_over_theirs_and_marks_who_is_ahead() -> None:
-    rate, first = line("1 at once, prose", [ONE, PEER]), line("first text, 50 tokens read", [ONE, PEER])
+    rate, first = line("1 at once, prose", [ONE, PEER]), line("first text, short prompt", [ONE, PEER])
     assert (rate.values, rate.ratios) == ({PLAIN: 64.0, "peer": 32.0}, {"peer": 2.0})
     assert first.ratios == {"peer": 2.0}
     assert (rate.is_behind("peer"), first.is_behind("peer")) == (False, True)
@@ -82,11 +82,11 @@ def test_others_and_prompts_of_another_length_are_told() -> None:
 
 def test_the_table_marks_what_a_peer_does_better() -> None:
     names = (PLAIN, SHIPPED, "peer", "absent")
-    text = table([line("1 at once, prose", [ONE, PEER]), line("first text, 50 tokens read", [ONE, PEER])], names)
+    text = table([line("1 at once, prose", [ONE, PEER]), line("first text, short prompt", [ONE, PEER])], names)
     rows = [row.split("  ") for row in text.splitlines()]
     cells = [[cell.strip() for cell in row if cell.strip()] for row in rows]
     assert cells[1] == ["1 at once, prose", "tok/s", "64.0", "-", "32.0 (2.00)", "-"]
-    assert cells[2] == ["first text, 50 tokens read", "ms", "100", "-", "! 50.0 (2.00)", "-"]
+    assert cells[2] == ["first text, short prompt", "ms", "100", "-", "! 50.0 (2.00)", "-"]
 
 
 def test_memory_is_compared_at_its_highest() -> None:
