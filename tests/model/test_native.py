@@ -20,6 +20,9 @@ from tiny_llama import TinyLlama
 from torch import Tensor
 
 from tandem.model.config import ModelConfig
+from tandem.model.families.architecture import read_architecture
+from tandem.model.families.directory import runs_natively
+from tandem.model.families.fields import Fields
 from tandem.model.interface import Block, Model, Wants
 from tandem.model.loading import load
 from tandem.model.native.blocks import Blocks, pack, round_to_eight, round_to_sixteen, stacked
@@ -27,11 +30,14 @@ from tandem.model.native.library import families
 from tandem.model.native.model import ROWS_A_PASS, NativeModel
 from tandem.model.native.step import NativeStep, StepLayer
 from tandem.model.passes import passes
+from tandem.model.placement import HOST, Placement
 from tandem.model.rope import Rope
 from tandem.model.state import KvRows, SequenceState
 from tandem.model.tree import Tree
 from tandem.model.weights.gguf import GgufFile
 from tandem.model.weights.grouped import Grouped, unpack
+from tandem.model.weights.quant import Compute
+from tandem.model.weights.safetensors import CONFIG, read_config
 
 pytestmark = pytest.mark.skipif(not families(), reason="the native step was not compiled: no compiler at installation")
 
@@ -427,6 +433,13 @@ class TestServed:
         ]
         assert torch.equal(together, torch.cat(alone))
         assert served.forward([Block(tokens, 0, states[0], Wants.NONE)]).shape == (0, 160)
+
+    def test_what_a_device_multiplies_stays_there(self, tmp_path: Path) -> None:
+        self.SHAPE.reference().save_pretrained(tmp_path)
+        architecture = read_architecture(Fields(tmp_path / CONFIG, read_config(tmp_path)))
+        elsewhere = Placement(torch.device("cpu"), kernels=True), Placement(torch.device("meta"), kernels=False)
+        taken = [runs_natively(architecture, Compute.BFLOAT16, place) for place in (HOST, *elsewhere)]
+        assert taken == [NativeStep.pays(), False, False]
 
     def test_sizes_that_are_no_multiples_run_in_torch(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level("INFO")

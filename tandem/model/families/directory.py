@@ -69,7 +69,7 @@ def open_checkpoint(
     unread = (PICTURES,) if architecture.mtp else (PICTURES, MTP)
     config, turned = architecture.model, architecture.attention.rope_dim
     rope = Rope(turned, config.rope_base, config.window, device=placement.device)
-    if _runs_natively(architecture, compute, placement):
+    if runs_natively(architecture, compute, placement):
         read = partial(dense.read, config, names=NAMES, tied=architecture.tied, normed=_NORMED[architecture.family])
 
         def pack(wrap: Wrap) -> dense.Parts:
@@ -86,7 +86,8 @@ def open_checkpoint(
     return model
 
 
-def _runs_natively(architecture: Architecture, compute: Compute, placement: Placement) -> bool:
+def runs_natively(architecture: Architecture, compute: Compute, placement: Placement) -> bool:
+    """As `dense.runs_natively`, of a directory's model. What lies on a device is multiplied there."""
     on_host = placement.device == HOST.device and not placement.kernels
     whole_heads = architecture.attention.rope_dim == architecture.attention.head_dim
     return (

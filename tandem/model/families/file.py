@@ -56,9 +56,7 @@ FAMILIES: Final = {
 """By `general.architecture`, which is also the prefix of a file's keys."""
 
 
-def open_file(
-    file: GgufFile, compute: Compute, progress: Callable[[float], None], state: Path | None = None
-) -> Model:
+def open_file(file: GgufFile, compute: Compute, progress: Callable[[float], None], state: Path | None = None) -> Model:
     """`state`: see `loading`. Raises `CannotStart` when it is not what its architecture needs."""
     if file.architecture not in FAMILIES:
         raise CannotStart(
