@@ -71,10 +71,13 @@ def recipes_of(model: Model, names: Sequence[str], found: Found) -> list[Recipe]
 
 
 def groups_of(recipes: Sequence[Recipe], ours: int, room: int) -> list[list[Recipe]]:
-    """Who runs at the same time, each time beside tandem: all peers where memory allows, else each by itself. Bytes."""
-    if ours + sum(recipe.needs for recipe in recipes) <= SHARE * room:
-        return [list(recipes)]
-    return [[recipe] for recipe in recipes]
+    """Who runs at the same time, each time beside tandem: as many as memory holds, one at least. Bytes."""
+    groups: list[list[Recipe]] = [[]]
+    for recipe in recipes:
+        if groups[-1] and ours + sum(each.needs for each in (*groups[-1], recipe)) > SHARE * room:
+            groups.append([])
+        groups[-1].append(recipe)
+    return groups
 
 
 def measure_group(
@@ -176,7 +179,7 @@ def main() -> int:
         ours = 2 * bf16_needs(model)
         patience = Patience(options.wait)
         installed = time.monotonic()
-        for group in groups_of(recipes, ours, read_memory().available) or [[]]:
+        for group in groups_of(recipes, ours, read_memory().available):
             measure_group(group, model, options, found, patience)
     except (DidNotStart, RequestFailed, TandemError, httpx.HTTPError) as error:
         sys.stderr.write(f"bench: {error}\n")

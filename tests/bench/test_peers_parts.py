@@ -65,10 +65,12 @@ def test_the_parts_of_both_engines_sum_to_their_peaks() -> None:
     assert sum(split_native(ours, model).values()) == 500
 
 
-def test_servers_that_do_not_fit_beside_each_other_are_measured_one_by_one() -> None:
-    peers = [Recipe(name, (), "", needs=3) for name in ("a", "b")]
-    assert groups_of(peers, ours=2, room=10) == [peers]
-    assert groups_of(peers, ours=2, room=9) == [[peers[0]], [peers[1]]]
+def test_as_many_run_beside_tandem_as_memory_holds() -> None:
+    peers = [Recipe(name, (), "", needs=3) for name in ("a", "b", "c")]
+    assert groups_of(peers, ours=2, room=14) == [peers]
+    assert groups_of(peers, ours=2, room=10) == [peers[:2], peers[2:]]
+    assert groups_of(peers, ours=2, room=1) == [[peer] for peer in peers]
+    assert groups_of([], ours=2, room=10) == [[]]  # tandem alone
 
 
 def test_two_builds_where_the_processor_has_tiles() -> None:
