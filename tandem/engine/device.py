@@ -61,7 +61,6 @@ def run(plan: Plan, link: Link, load: Load = load) -> None:
         gc.freeze()
         log.info("ready after %s: %s", stages, _describe(plan))
         link.health, link.beat = engine.health(), time.monotonic()
-        link.on_ready()
         while not engine.is_done:
             engine.turn(collect(link.inbox, engine.patience))
         engine.close()

@@ -57,4 +57,3 @@ class Link:
     health: Health
     beat: float  # time.monotonic() of the last sign of life
     ask_roles: Callable[[int], int] = lambda size: 0  # bytes that roles give back for so many; waits a moment for it
-    on_ready: Callable[[], object] = lambda: None  # the device thread calls it when the model has written

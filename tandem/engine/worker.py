@@ -98,16 +98,14 @@ class Worker:
         def post(letters: list[Sent]) -> None:
             loop.call_soon_threadsafe(self._deliver, letters)
 
-        compiler = self._compiler or Compiler(Path(self._plan.engine.weights))
         self._link = Link(
             inbox=SimpleQueue(),
             outbox=post,
             health=Health(ready=False, state="loading", sentence="Loading", progress=0.0),
             beat=time.monotonic(),
             ask_roles=lambda size: self._ask_roles(loop, size),
-            on_ready=lambda: loop.call_soon_threadsafe(compiler.prepare),
         )
-        self._preparing = Preparing(compiler, self._link.inbox.put)
+        self._preparing = Preparing(self._compiler or Compiler(Path(self._plan.engine.weights)), self._link.inbox.put)
         server = await serve(self._socket, self._converse)
         threading.Thread(target=self._run_device, args=(loop,), name="device", daemon=True).start()
         status = await self._status

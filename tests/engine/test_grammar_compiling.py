@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
+from queue import Queue
 from typing import Any
 
 import pytest
@@ -89,6 +90,29 @@ def with_trials(monkeypatch: pytest.MonkeyPatch, play: Callable[[Compiler, Trial
         await play(Compiler(Path("/nowhere")), trials)
 
     asyncio.run(run())
+
+
+def test_the_vocabulary_is_read_once_and_beside_the_first_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: Queue[Path] = Queue()
+    words = Words([b"", b"a", b"b"], [0], lambda text: list(text.encode()))
+
+    def reading(weights: Path) -> Words:
+        read.put(weights)
+        return words
+
+    monkeypatch.setattr(compiling, "read_words", reading)
+
+    async def play(compiler: Compiler, trials: Trials) -> None:
+        await asyncio.sleep(0)
+        assert read.empty()
+        asking = asyncio.create_task(compiler.compile(regex("a+")))
+        assert await asyncio.to_thread(read.get, timeout=30) == Path("/nowhere")  # while the trial goes on
+        trials.may_end.set()
+        assert isinstance(await asking, Compiled)
+        assert isinstance(await compiler.compile(regex("b+")), Compiled)
+        assert read.empty()
+
+    with_trials(monkeypatch, play)
 
 
 @pytest.mark.usefixtures("small")

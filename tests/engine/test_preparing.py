@@ -24,9 +24,6 @@ class ByHand:
     def __init__(self) -> None:
         self.asked: list[asyncio.Future[Compiled]] = []
 
-    def prepare(self) -> None:
-        """It has all it needs."""
-
     async def compile(self, grammar: Grammar) -> Compiled:
         self.asked.append(asyncio.get_running_loop().create_future())
         return await self.asked[-1]

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from engine_toy import alone, ask
 from test_engine_grammar import SUM, TEXTS, of_regex
-from test_worker import SOON, Stalling, health, ready, run, serving, story, text  # noqa: F401
+from test_worker import SOON, ready, run, serving, story, text  # noqa: F401
 
 from tandem.contract.channel import connect
 from tandem.contract.messages import Cancel, Finished, FinishReason, Generate, Grammar, GrammarKind, Refused
@@ -23,13 +23,10 @@ class Reader:
     """Refuses what is `bad`, and reads nothing before it may."""
 
     def __init__(self, weights: Path) -> None:
-        self.prepared, self.begun, self.may_read = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self.begun, self.may_read = asyncio.Event(), asyncio.Event()
         Reader.last = self
 
     last: Reader
-
-    def prepare(self) -> None:
-        self.prepared.set()
 
     async def compile(self, grammar: Grammar) -> Compiled:
         self.begun.set()
@@ -48,19 +45,6 @@ def reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def held(id: str, expression: str = SUM) -> Generate:
     grammar = Grammar(GrammarKind.REGEX, expression, "guided_regex")
     return msgspec.structs.replace(ask(id, max_tokens=50, stop=[0]), grammar=grammar)
-
-
-def test_what_every_grammar_needs_is_read_when_the_model_is_ready_and_not_before(run: Path) -> None:  # noqa: F811
-    model = Stalling()
-    model.may_load.clear()
-
-    async def scene(socket: Path) -> None:
-        await health(socket, lambda answer: answer.progress > 0)
-        assert not Reader.last.prepared.is_set()
-        model.may_load.set()
-        await asyncio.wait_for(Reader.last.prepared.wait(), SOON)
-
-    assert serving(run, scene, model) == 0
 
 
 def test_a_grammar_that_is_being_read_holds_up_its_request_alone(run: Path) -> None:  # noqa: F811

@@ -50,17 +50,14 @@ class TooManyGrammars(Exception):
 
 
 class Compiles(Protocol):
-    def prepare(self) -> None:
-        """Nothing else is to be done now: what every grammar needs can be read."""
-        ...
-
     async def compile(self, grammar: Grammar) -> Compiled:
         """Raises `GrammarRefused` and `TooManyGrammars`."""
         ...
 
 
 class Compiler:
-    """Of one engine; belongs to one asyncio loop."""
+    """Of one engine; belongs to one asyncio loop. The vocabulary is read beside the first trial: an engine that is asked
+    for no grammar starts without it, and does not hold it (42 MB of the default model's)."""
 
     def __init__(self, weights: Path) -> None:
         self._weights = weights
@@ -69,12 +66,6 @@ class Compiler:
         self._trials = asyncio.Semaphore(AT_ONCE)
         self._known: OrderedDict[bytes, Compiled | GrammarRefused] = OrderedDict()
         self._reading: dict[bytes, asyncio.Task[Compiled | GrammarRefused]] = {}
-
-    def prepare(self) -> None:
-        """Read the vocabulary, in a thread. Not before the model is ready: it would take the interpreter from what
-        loads the model, for a third of a second of a large vocabulary."""
-        if self._words is None:
-            self._words = self._thread.submit(read_words, self._weights)
 
     async def compile(self, grammar: Grammar) -> Compiled:
         """Raises `GrammarRefused` and `TooManyGrammars`. Who asks for what another has asked for waits with him."""
@@ -98,20 +89,24 @@ class Compiler:
     async def _read(self, key: bytes, grammar: Grammar) -> Compiled | GrammarRefused:
         if len(grammar.text) > LONGEST:
             return GrammarRefused(f"it is longer than {LONGEST // KIB} KiB")
+        if self._words is None:
+            self._words = self._thread.submit(read_words, self._weights)
         async with self._trials:
             verdict = await try_out(grammar)
         if verdict is None:  # slow because of what else runs here, perhaps: not for ever
             return GrammarRefused(TOO_HEAVY)
-        result = GrammarRefused(verdict.sentence, verdict.path) if verdict.sentence else await self._build(verdict)
+        result = (
+            GrammarRefused(verdict.sentence, verdict.path)
+            if verdict.sentence
+            else await self._build(verdict, self._words)
+        )
         self._known[key] = result
         if len(self._known) > KEPT:
             self._known.popitem(last=False)
         return result
 
-    async def _build(self, verdict: Verdict) -> Compiled | GrammarRefused:
-        self.prepare()
-        assert self._words is not None
-        words = await asyncio.wrap_future(self._words)
+    async def _build(self, verdict: Verdict, reading: Future[Words]) -> Compiled | GrammarRefused:
+        words = await asyncio.wrap_future(reading)
         return await asyncio.get_running_loop().run_in_executor(self._thread, build, verdict.source, words)
 
 
