@@ -56,8 +56,8 @@ class Compiles(Protocol):
 
 
 class Compiler:
-    """Of one engine; belongs to one asyncio loop. The vocabulary is read beside the first trial: an engine that is asked
-    for no grammar starts without it, and does not hold it (42 MB of the default model's)."""
+    """Of one engine; belongs to one asyncio loop. The vocabulary is read beside the first trial: an engine that is
+    asked for no grammar starts without it, and does not hold it (42 MB of the default model's)."""
 
     def __init__(self, weights: Path) -> None:
         self._weights = weights
