@@ -25,7 +25,7 @@ from tandem.model.families.directory import runs_natively
 from tandem.model.families.fields import Fields
 from tandem.model.interface import Block, Model, Wants
 from tandem.model.loading import load
-from tandem.model.native.blocks import Blocks, pack, round_to_eight, round_to_sixteen, stacked
+from tandem.model.native.blocks import Blocks, Rows, pack, round_to_eight, round_to_sixteen, stacked
 from tandem.model.native.library import families
 from tandem.model.native.model import ROWS_A_PASS, NativeModel
 from tandem.model.native.step import NativeStep, StepLayer
@@ -240,7 +240,7 @@ class TestBlocks:
     def test_a_row_is_looked_up_as_it_is(self, bits: int) -> None:
         blocks = stacked([random_blocks(32, 64, bits), random_blocks(16, 64, bits)])
         tokens = torch.tensor([3, 47, 16, 3, 31])
-        assert torch.equal(blocks.lookup(tokens), unpacked(blocks)[tokens])
+        assert torch.equal(Rows(blocks).lookup(tokens), unpacked(blocks)[tokens])
 
 
 class TestNearTheReference:

@@ -31,20 +31,29 @@ class Blocks:
     def fits(shape: tuple[int, int]) -> bool:
         return shape[0] % OUTPUTS == 0 and shape[1] % GROUP == 0
 
+
+class Rows:
+    """A matrix whose rows are looked up. Views of its blocks are made once: each call into torch costs a step time."""
+
+    def __init__(self, blocks: Blocks) -> None:
+        self._bits = blocks.bits
+        outer = blocks.data.shape[:2]
+        if blocks.bits == 16:
+            self._numbers = blocks.data.view(torch.bfloat16).view(*outer, -1, OUTPUTS, 2)  # block, group, word, output
+            return
+        self._numbers = blocks.data[..., :-_FACTORS].view(*outer, -1, OUTPUTS, 4)
+        self._factors = blocks.data[..., -_FACTORS:].view(torch.float16).view(*outer, 2, OUTPUTS)
+
     def lookup(self, tokens: Tensor) -> Tensor:
-        """int64 [rows] -> rows of the matrix, float32 [rows, inputs]"""
+        """int64 [rows] -> float32 [rows, inputs], as they are"""
         block, output = tokens // OUTPUTS, tokens % OUTPUTS
-        outer = self.data.shape[:2]
-        if self.bits == 16:
-            halves = self.data.view(torch.bfloat16).view(*outer, -1, OUTPUTS, 2)
-            return halves[block, :, :, output].flatten(1).float()
-        words = self.data[..., :-_FACTORS].view(*outer, -1, OUTPUTS, 4)
-        numbers = words[block, :, :, output].flatten(2)  # [rows, groups, bytes]
-        if self.bits == 4:
+        numbers = self._numbers[block, :, :, output].flatten(2)  # [rows, groups, GROUP], or pairs of nibbles
+        if self._bits == 16:
+            return numbers.flatten(1).float()
+        if self._bits == 4:
             numbers = torch.cat((numbers & 15, numbers >> 4), dim=-1)
-        factors = self.data[..., -_FACTORS:].view(torch.float16).view(*outer, 2, OUTPUTS)
-        scale, minimum = factors[block, :, :, output].float()[..., None].unbind(2)
-        return (numbers * scale + minimum).flatten(1)
+        scale, minimum = self._factors[block, :, :, output].float().unsqueeze(-1).unbind(2)
+        return (numbers * scale).add_(minimum).flatten(1)
 
 
 def pack(matrix: Grouped, bits: int) -> Blocks:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tandem.model.config import ModelConfig
 from tandem.model.interface import Allocate, Block, Wants, allocate_at_once
-from tandem.model.native.blocks import Blocks
+from tandem.model.native.blocks import Blocks, Rows
 from tandem.model.native.step import MOST_ROWS, NativeStep
 from tandem.model.passes import Pass, passes
 from tandem.model.rope import Rope
@@ -32,7 +32,7 @@ class NativeModel:
     def __init__(self, config: ModelConfig, step: NativeStep, embedding: Blocks, rope: Rope) -> None:
         self.config = config
         self._step = step
-        self._embedding = embedding
+        self._embedding = Rows(embedding)
         self._rope = rope
 
     def new_state(self, window: int, allocate: Allocate | None = None) -> SequenceState:
