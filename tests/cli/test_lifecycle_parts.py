@@ -12,16 +12,17 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from ports import free_port
 from typer.testing import CliRunner
 
 from tandem.cli import app, appliance, screen
-from tandem.cli.appliance import Lock, check_port, leftovers, prepare, supervisord_pid
+from tandem.cli.appliance import Lock, check_port, leftovers, prepare, rouse, supervisord_pid
 from tandem.cli.logs import Tail
 from tandem.cli.raising import raise_appliance
 from tandem.config import load
 from tandem.contract.messages import ReloadReport
 from tandem.contract.plan import KeySource, Paths, Plan
-from tandem.director.supervisord import configuration
+from tandem.director.supervisord import SupervisordGone, configuration
 from tandem.errors import CannotStart, DocumentError
 from tandem.memory.reading import read_box
 from tandem.planner.compile import compile_plan
@@ -73,9 +74,10 @@ def test_a_run_directory_that_is_somebody_elses_link_is_refused(plan: Plan, tmp_
 
 def test_a_free_port_is_no_trouble_and_a_busy_one_names_its_holder() -> None:
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
+        port = free_port()
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind(("127.0.0.1", port))
         taken.listen()
-        port = taken.getsockname()[1]
         with pytest.raises(CannotStart, match=rf"port {port} .* \(held by .*, pid {os.getpid()}\)"):
             check_port("127.0.0.1", port)
     check_port("127.0.0.1", port)
@@ -321,3 +323,32 @@ def test_a_full_disk_under_stdout_is_one_sentence(plan: Plan, command: list[str]
         done = subprocess.run(tandem, cwd=folder, stdout=full, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 1
     assert done.stderr == "error: what was to be printed cannot be written: No space left on device\n"
+
+
+# --- supervisord is asked at once -------------------------------------------------------------------------------
+
+
+def test_supervisord_is_asked_as_soon_as_it_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Left alone it would sleep for a second before it starts the director."""
+    answers = iter([SupervisordGone("no socket"), SupervisordGone("no answer"), 7])
+    asked: list[Path] = []
+
+    class Waking:
+        def __init__(self, path: Path) -> None:
+            asked.append(path)
+
+        def pid(self) -> int:
+            answer = next(answers)
+            if isinstance(answer, SupervisordGone):
+                raise answer
+            return answer
+
+    monkeypatch.setattr("tandem.cli.appliance.Supervisord", Waking)
+    monkeypatch.setattr("tandem.cli.appliance.SOCKET_AGAIN", 0.0)
+    asyncio.run(rouse(Paths("/state", "/run", "/logs")))
+    assert asked == [Path("/run/supervisord.sock")] * 3
+
+
+def test_one_that_does_not_listen_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tandem.cli.appliance.SLEEPS", 0.05)
+    asyncio.run(rouse(Paths(str(tmp_path), str(tmp_path), str(tmp_path))))
