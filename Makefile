@@ -2,7 +2,7 @@
 # `.tandem` beside this file. ARGS goes to the command: `make up ARGS="--set listen.port=8100"`.
 
 .DEFAULT_GOAL := help
-.PHONY: help up down status logs test test-slow test-gpu test-clients test-libraries client-libraries check fix bench bench-peers image-lint installed venv venv-dev venv-gpu
+.PHONY: help up down status logs test test-slow test-gpu test-clients test-libraries client-libraries check fix bench bench-peers bench-growth image-lint installed venv venv-dev venv-gpu
 
 # The first interpreter that is new enough; PYTHON=... chooses another. Only asked for when a target needs it.
 find-python = $(shell for python in python3 python3.13 python3.12 python3.11 python3.14; do \
@@ -72,8 +72,11 @@ bench: venv ## measure one, two and four clients, then drafting on and off, on t
 	.venv/bin/python -m bench $(ARGS)
 	.venv/bin/python -m bench.drafting $(ARGS)
 
-bench-peers: venv ## the same work by llama.cpp's server, vLLM and transformers, installed aside (6 GB), and by tandem, in turns (about 25 minutes)
+bench-peers: venv ## the same work by llama.cpp's server, vLLM and transformers, installed aside (6 GB), and by tandem, in turns (about 20 minutes)
 	.venv/bin/python -m bench.peers $(ARGS)
+
+bench-growth: venv ## how cost grows with rows, prompts, slots, streams and who waits: figures and a plot (about 8 minutes)
+	.venv/bin/python -m bench.growth $(ARGS)
 
 image-lint: venv-dev ## lint the Dockerfile, then carry its steps out in an overlay of this machine (root, minutes)
 	.venv/bin/hadolint Dockerfile
