@@ -294,7 +294,7 @@ class Program(Struct, frozen=True):
 
 
 class Paths(Struct, frozen=True):
-    """`state` is kept (ledger, logs, downloads, weights); `run` lives as long as the appliance (sockets, plan, pids)."""
+    """`state` is kept (ledger, logs, weights); `run` lives as long as the appliance (sockets, plan, pids)."""
 
     state: str
     run: str
