@@ -23,6 +23,7 @@ WIDE: Final = PROMPT + ROOM
 LEVEL: Final = (WIDE,) * 4
 TURNS: Final = 200
 CHANGES: Final = 30
+BETWEEN: Final = 8  # turns, in which whoever started reads its prompt
 
 
 class Case(NamedTuple):
@@ -61,7 +62,7 @@ def _run(case: Case, plan: Plan, config: ModelConfig, many: int, repetitions: in
         for _ in range(repetitions):
             found.append(case.measured(engine))
             if not case.is_still:
-                engine.settle()
+                engine.turns(BETWEEN)
     return found
 
 

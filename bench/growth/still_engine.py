@@ -80,11 +80,14 @@ class StillEngine:
         self.engine.turn(letters)
         return time.perf_counter() - began
 
+    def turns(self, many: int) -> None:
+        for _ in range(many):
+            self.turn()
+
     def settle(self) -> None:
         """Until everyone who waits was asked and told, and nobody reads."""
         schedule = self.engine.schedule
-        for _ in range(2 * len(schedule.waiting) // AT_ONCE + 4 * len(schedule.slots)):
-            self.turn()
+        self.turns(2 * len(schedule.waiting) // AT_ONCE + 4 * len(schedule.slots))
         assert not schedule.reading and not schedule.is_asking
 
     def ask(self, rows: int, max_tokens: int, sampling: Sampling = GREEDY) -> Generate:

@@ -25,7 +25,7 @@ from bench.turns import progress
 LENGTHS: Final = (50, 150, 500, 1_500, 4_000, 8_000)  # tokens, roughly: what counts is what the server counted
 BESIDE: Final = (50, 1_500)  # of a prompt that others are answered beside
 SLOTS: Final = 4
-REPETITIONS: Final = 4
+REPETITIONS: Final = 3
 ANSWER: Final = 4  # tokens
 LONG_ANSWER: Final = 2_000
 TRIES: Final = 4  # for a sample in which all others wrote from its beginning to its end
