@@ -1,9 +1,14 @@
-"""The words of routing: what it looks at, and what it answers. Plain values, no rule."""
+"""The words of routing: what it looks at, and what it answers. Plain values, no rule.
+
+A request is put beside every slot, so those two are structs: they are made twenty times as fast as dataclasses.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, StrEnum
+
+from msgspec import Struct
 
 
 class Source(StrEnum):
@@ -44,8 +49,7 @@ class Grid:
     unit: int
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(Struct, frozen=True):
     """What routing needs to know of a request; token counts."""
 
     prompt: int
@@ -62,8 +66,7 @@ class Ask:
         return self.task or self.own_work
 
 
-@dataclass(frozen=True, slots=True)
-class SlotFacts:
+class SlotFacts(Struct, frozen=True):
     """What routing needs to know of a slot, free or busy. Row and token counts.
 
     Of a busy slot `kept` and what follows it are of the conversation that lies there when whoever runs has ended:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from msgspec import structs
 
@@ -21,7 +20,7 @@ CLIENT, OWN = Holder.CLIENT, Holder.OWN_WORK
 def slot(index: int, kept: int = 0, shared: int = 0, holder: Holder = Holder.NOBODY, **facts: object) -> SlotFacts:
     """What lies there was served as long as it is, unless said otherwise."""
     plain = SlotFacts(index, WIDE if index == 0 else SIDE, kept, shared, kept, shared, holder=holder)
-    return replace(plain, **facts)  # type: ignore[arg-type]
+    return structs.replace(plain, **facts)
 
 
 def level(index: int, kept: int = 0, shared: int = 0, holder: Holder = Holder.NOBODY, **facts: object) -> SlotFacts:

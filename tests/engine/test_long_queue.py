@@ -1,4 +1,4 @@
-"""Thousands wait: what a boundary does is counted, and does not grow with them."""
+"""Hundreds wait: what a boundary does is counted, and does not grow with them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tandem.engine.queue import AT_ONCE, Queue
 from tandem.engine.slot import Request
 from tandem.engine.waiting import Waiting
 
-MANY = 1_000
+MANY = 500
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_a_change_asks_and_tells_a_few_at_a_time(work: Counter[str]) -> None:
 
 
 def test_a_free_slot_that_nobody_fits_is_found_by_the_one_who_does(work: Counter[str]) -> None:
-    """It stands behind a thousand that only slot 0 can hold, and no boundary asks them all again."""
+    """It stands behind hundreds that only slot 0 can hold, and no boundary asks them all again."""
     driver = busy((400, 40), *(ask(f"{n}", range(60), 30) for n in range(MANY)))
     driver.turn(Cancel("busy 1"))
     driver.turn(ask("short"))
