@@ -92,8 +92,9 @@ def back_after(appliance: Appliance, before: dict[str, int], name: str) -> dict[
 
 
 def rounds_of(appliance: Appliance, size: int) -> int:
-    health = until(appliance.ready_health)
-    return int(health["engine"]["counters"]["rounds_by_size"].get(str(size), 0))
+    counters = appliance.settled().counters
+    assert counters is not None
+    return counters.rounds_by_size.get(size, 0)
 
 
 def test_three_clients_decode_in_the_same_rounds_and_get_what_they_would_alone(appliance: Appliance) -> None:

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 from wire_appliance import Appliance, until
 
+from tandem.contract.messages import DiskView
+
 pytestmark = [pytest.mark.wire, pytest.mark.slow]
 
 LONG = "The harbour master writes down every ship: its name, its flag, where it comes from and what it carries. " * 20
@@ -49,15 +51,15 @@ class Chat:
         return warm.usage.prompt_tokens_details.cached_tokens or 0, warm.usage.prompt_tokens
 
 
-def disk(appliance: Appliance) -> dict[str, Any]:
-    health = until(appliance.ready_health)
-    found: dict[str, Any] = health["engine"]["caches"]["disk"]
-    return found
+def disk(appliance: Appliance) -> DiskView:
+    caches = appliance.settled().caches
+    assert caches is not None and caches.disk is not None
+    return caches.disk
 
 
-def written(appliance: Appliance) -> dict[str, Any] | None:
+def written(appliance: Appliance) -> bool:
     seen = disk(appliance)
-    return seen if seen["files"] and not seen["waiting"] else None
+    return bool(seen.files) and not seen.waiting
 
 
 def restart(appliance: Appliance, sign: int = signal.SIGKILL) -> None:
@@ -81,7 +83,8 @@ def test_a_conversation_goes_on_after_the_engine_was_killed(own: Appliance) -> N
     restart(own)
     cached, prompt = chat.ask()
     assert cached > 0.8 * prompt
-    assert until(own.ready_health)["engine"]["caches"]["restored"]["disk"] >= cached
+    caches = own.settled().caches
+    assert caches is not None and caches.restored["disk"] >= cached
 
 
 def test_a_kill_while_files_are_written_tears_nothing(own: Appliance) -> None:
@@ -91,7 +94,7 @@ def test_a_kill_while_files_are_written_tears_nothing(own: Appliance) -> None:
     restart(own)  # at once: some of it is on its way
     for chat in chats:
         chat.ask(max_tokens=2)
-    assert disk(own)["corrupt"] == 0
+    assert disk(own).corrupt == 0
 
 
 def test_files_that_are_not_what_was_written_are_read_as_a_prompt(own: Appliance) -> None:
@@ -107,7 +110,7 @@ def test_files_that_are_not_what_was_written_are_read_as_a_prompt(own: Appliance
         path.write_bytes(data)
     cached, prompt = chat.ask()
     assert cached < 0.5 * prompt
-    assert disk(own)["corrupt"] > 0
+    assert disk(own).corrupt > 0
 
 
 def test_it_goes_on_after_down_and_up(own: Appliance) -> None:

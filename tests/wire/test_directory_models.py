@@ -128,6 +128,6 @@ def test_three_clients_get_what_transformers_writes(box: Appliance, references: 
         assert gap > 1e-3, "a near tie shows nothing: take another prompt"
         assert whole(answer.choices[0].message.content or "") == whole(text)
         assert len(text) > 15
-    health = until(box.ready_health)
-    assert int(health["engine"]["counters"]["rounds_by_size"].get("3", 0)) >= 10
-    assert health["engine"]["facts"]["family"] == FAMILIES[name]
+    health = box.settled()
+    assert health.counters is not None and health.counters.rounds_by_size.get(3, 0) >= 10
+    assert health.facts["family"] == FAMILIES[name]

@@ -22,6 +22,8 @@ import openai
 from ports import free_port
 
 from tandem.cli import appliance as outside
+from tandem.contract.channel import ask_health
+from tandem.contract.messages import Health
 from tandem.contract.plan import Paths
 
 ROOT = Path(__file__).parents[2]
@@ -113,6 +115,21 @@ class Appliance:
         """Unix time at which this program was ready."""
         state = until(lambda: asyncio.run(outside.picture(self.paths, 5.0)))
         return next(float(each.since) for each in state.programs if each.name == name and each.state == "ready")
+
+    def engine(self) -> Health:
+        """The engine's own word as it is now; the gateway's may be half a second old."""
+        return asyncio.run(ask_health(Path(self.paths.run, "engine.sock"), 60.0))
+
+    def settled(self) -> Health:
+        """The engine's word after a turn that began now: what the last request left to do has been handed on."""
+        now = time.monotonic()
+
+        def later() -> Health | None:
+            asked, health = time.monotonic(), self.engine()
+            return health if asked - health.last_turn_age > now and not health.running else None
+
+        found: Health = until(later)
+        return found
 
     def all_pids(self) -> dict[str, int] | None:
         pids = self.pids()
