@@ -38,7 +38,8 @@ def verify(
     tokens: Annotated[int, typer.Option("--tokens", min=1, help="Of each answer, at most.")] = 256,
     as_json: Json = False,
 ) -> None:
-    """Write the same answers with and without guesses, on one, two and four slots, and compare them token for token.
+    """Write the same answers with and without guesses, on one, two and four slots, for new conversations and for such
+    that come back from slots, memory or disk, and compare them token for token.
 
     Exit status 1 when anything differs that is no near tie.
     """
@@ -155,12 +156,14 @@ def _lines(report: Report) -> Iterator[str]:
 
 def _outcome(outcome: Outcome) -> str:
     rounds = max(1, outcome.rounds)
+    back = f", {outcome.resumed:,} of {outcome.prompts:,} prompt tokens not read again" if outcome.mode.kept else ""
     guesses = f"{outcome.accepted:,} of {outcome.drafted:,} guesses right" if outcome.drafted else "no guesses"
     apart = sum(not each.is_near_tie for each in outcome.differences)
     verdict = f"{len(outcome.differences)} differ, {apart} of them not near ties" if outcome.differences else "equal"
     return (
-        f"  {outcome.mode!s:<20} {outcome.tokens:>7,} tokens in {outcome.rounds:>6,} rounds, "
-        f"{outcome.rows / rounds:4.1f} rows and {outcome.accepted / rounds:4.2f} accepted a round, {guesses}: {verdict}"
+        f"  {outcome.mode!s:<34} {outcome.tokens:>7,} tokens in {outcome.rounds:>6,} rounds, "
+        f"{outcome.rows / rounds:4.1f} rows and {outcome.accepted / rounds:4.2f} accepted a round, "
+        f"{guesses}{back}: {verdict}"
     )
 
 

@@ -1,32 +1,36 @@
-"""The exactness gate: the same requests with every kind of guess and every number of slots, compared token for token.
+"""The exactness gate: the same requests with every kind of guess and every number of slots, and conversations that come
+back from wherever they were kept, compared token for token.
 
-The first run, without guesses on one slot, says what the text is. Every other run must write the same, or part at a
-near tie: a position where the token it wrote scored within rounding of the one that was expected. All of it goes
-through `Engine` itself, with its real queue, slots and rounds.
+The first run, without guesses on one slot, says what the text is; of conversations, one that reads every prompt anew.
+Every other run must write the same, or part at a near tie: a position where the token it wrote scored within rounding
+of the one that was expected. All of it goes through `Engine` itself, with its real queue, slots, rounds and caches.
 """
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final, cast
 
 import msgspec
 import numpy as np
 from torch import Tensor
 
-from tandem.contract.messages import Finished, Generate, Health, Refused, Tokens
-from tandem.contract.plan import Plan, SlotPlan
+from tandem.contract.messages import Finished, Health, Refused, Tokens
+from tandem.contract.plan import CachesPlan, Plan, SlotPlan
 from tandem.draft.drafting import Drafting
 from tandem.engine.choice import comparison_for
 from tandem.engine.drafters import no_drafting
 from tandem.engine.engine import Engine
-from tandem.engine.grammar.mask import Compiled
 from tandem.engine.invented import Inventing, Texts, half_right, wrong
 from tandem.engine.letters import Prepared, Received, Sent
 from tandem.engine.sample import Row
+from tandem.engine.verify_turns import TURNS, Case, Kept, conversations, longest, returning
 from tandem.engine.world import World
 from tandem.model.interface import Block, Model
 
@@ -35,26 +39,23 @@ NODES: Final = 15  # of made-up trees
 _ROUNDING: Final = {"float32": 1e-5}  # of the largest score: what a sum in another order may move
 _COARSE: Final = 2.0**-7  # the same of every format that computes in 16 bits or fewer
 _ENDLESS: Final = 1 << 60  # bytes, or requests: memory and queue are not what is tried here
+_NO_CACHES: Final = CachesPlan(0, 0, None)
+_SETTLES: Final = 30.0  # seconds in which a disk has looked, and written
+_LOOK: Final = 0.002  # seconds between two looks at it
 
 Served = Callable[[], AbstractContextManager[Drafting]]
 Tell = Callable[[str, int, int], None]  # (what runs, requests done, of how many)
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
-    """One request, and what its grammar became."""
-
-    ask: Generate
-    grammar: Compiled | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Mode:
     drafter: str  # none | wrong | half-right | served
     slots: int
+    kept: Kept | None = None  # of conversations that come back; None: nobody does
 
     def __str__(self) -> str:
-        return f"{self.drafter}, {self.slots} slot{'s' if self.slots > 1 else ''}"
+        kept = f", back from {self.kept}" if self.kept is not None else ""
+        return f"{self.drafter}, {self.slots} slot{'s' if self.slots > 1 else ''}{kept}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,8 @@ class Outcome:
     seconds: float
     differences: tuple[Difference, ...]
     failures: tuple[str, ...]  # sentences; a request that failed wrote nothing to compare
+    prompts: int = 0  # tokens of all prompts
+    resumed: int = 0  # of them, those whose rows were still there
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +112,17 @@ def verify(
     model: Model, plan: Plan, cases: Sequence[Case], served: Served, tell: Tell, slots: Sequence[int] = SLOTS
 ) -> Report:
     """Run `cases` in every mode. `served` opens the drafting of the plan. Made-up guesses know one text a scope and
-    prompt."""
+    prompt. Caches are the gate's own, and gone with it."""
     gate = _Gate(model, plan, cases, tell)
     plain, texts = gate.run(Mode("none", 1), no_drafting())
     known = {(case.ask.scope, case.ask.tokens): texts.get(case.ask.id, ()) for case in cases}
     outcomes = [plain]
     for mode, drafting in _modes(known, slots, served):
+        with drafting as each:
+            outcomes.append(gate.run(mode, each, texts)[0])
+    anew, texts = gate.run(Mode("none", 1, Kept.NOWHERE), no_drafting())
+    outcomes.append(anew)
+    for mode, drafting in _modes_of_return(slots, served):
         with drafting as each:
             outcomes.append(gate.run(mode, each, texts)[0])
     return Report(len(cases), tuple(outcomes))
@@ -131,6 +139,13 @@ def _modes(
         yield Mode("served", count), served()
 
 
+def _modes_of_return(slots: Sequence[int], served: Served) -> Iterator[tuple[Mode, AbstractContextManager[Drafting]]]:
+    for count in slots:
+        yield Mode("none", count, Kept.SLOTS), nullcontext(no_drafting())
+        yield Mode("served", count, Kept.MEMORY), served()
+        yield Mode("none", count, Kept.DISK), nullcontext(no_drafting())
+
+
 class _Gate:
     """One model, run again and again."""
 
@@ -140,6 +155,9 @@ class _Gate:
         limits = msgspec.structs.replace(plan.live.limits, max_queue=_ENDLESS, request_timeout=float(_ENDLESS))
         self._live = msgspec.structs.replace(plan.live, limits=limits)
         self._cases = cases
+        self._returning = returning(cases, model.config.window)
+        lengths = [len(case.ask.tokens) + case.ask.max_tokens for case in cases]
+        self._window = max((*lengths, *(longest(case.ask) for case in self._returning)))
         self._tell = tell
 
     def run(
@@ -147,33 +165,53 @@ class _Gate:
     ) -> tuple[Outcome, dict[str, tuple[int, ...]]]:
         """What happened, and the text of every request that finished."""
         began = time.perf_counter()
-        written = _Written(lambda done: self._tell(str(mode), done, len(self._cases)))
-        engine = self._engine(self._model, mode.slots, drafting, written)
-        self._drive(engine, self._cases)
-        counters = engine.health().counters
-        assert counters is not None
-        differences = self._compare(mode, written.texts, expected or {})
+        done, total = list[Case](), Counter[str]()
+        cases = self._cases if mode.kept is None else self._returning
+        asks = len(cases) * (1 if mode.kept is None else TURNS)
+        written = _Written(lambda count: self._tell(str(mode), count, asks))
+        with TemporaryDirectory(prefix="tandem-") as folder:
+            caches = mode.kept.caches(Path(folder)) if mode.kept is not None else _NO_CACHES
+            engine = self._engine(self._model, mode.slots, drafting, written, caches)
+            for turn in self._turns(mode, cases, written.texts if expected is None else expected):
+                if mode.kept is Kept.DISK and done:  # what is found now was read back
+                    total += _close(engine)
+                    engine = self._engine(self._model, mode.slots, drafting, written, caches)
+                self._drive(engine, turn)
+                done += turn
+            total += _close(engine)
         outcome = Outcome(
             mode=mode,
-            tokens=counters.committed_tokens,
-            rounds=sum(counters.rounds_by_size.values()),
-            rows=counters.rows,
-            drafted=sum(counters.drafted.values()),
-            accepted=sum(counters.accepted.values()),
+            tokens=total["tokens"],
+            rounds=total["rounds"],
+            rows=total["rows"],
+            drafted=total["drafted"],
+            accepted=total["accepted"],
             seconds=time.perf_counter() - began,
-            differences=tuple(differences),
+            differences=tuple(self._compare(mode, done, written.texts, expected or {})),
             failures=tuple(written.failures),
+            prompts=sum(len(case.ask.tokens) for case in done),
+            resumed=written.resumed,
         )
         return outcome, written.texts
 
-    def _engine(self, model: Model, slots: int, drafting: Drafting, written: _Written) -> Engine:
-        window = max(len(case.ask.tokens) + case.ask.max_tokens for case in self._cases)
-        plan = msgspec.structs.replace(self._plan, slots=tuple(SlotPlan(index, window, 0) for index in range(slots)))
+    @staticmethod
+    def _turns(mode: Mode, cases: Sequence[Case], written: dict[str, tuple[int, ...]]) -> Iterator[Sequence[Case]]:
+        """What is asked at once; the next, when it is done."""
+        if mode.kept is None:
+            return iter([cases])
+        return conversations(cases, written, anew=mode.kept is Kept.NOWHERE)
+
+    def _engine(
+        self, model: Model, slots: int, drafting: Drafting, written: _Written, caches: CachesPlan = _NO_CACHES
+    ) -> Engine:
+        windows = tuple(SlotPlan(index, self._window, 0) for index in range(slots))
+        plan = msgspec.structs.replace(self._plan, slots=windows, caches=caches)
         world = World(time.perf_counter, lambda: _ENDLESS, lambda: 0, written.post)
         return Engine(model, plan, self._live, _ENDLESS, world, drafting=drafting)
 
     @staticmethod
     def _drive(engine: Engine, cases: Sequence[Case]) -> None:
+        _settle(engine)
         letters = [case.ask if case.grammar is None else Prepared(case.ask, case.grammar) for case in cases]
         engine.turn([Received(1, letter) for letter in letters])
         while not engine.schedule.is_idle:
@@ -183,9 +221,13 @@ class _Gate:
     # --- comparing ---
 
     def _compare(
-        self, mode: Mode, texts: dict[str, tuple[int, ...]], expected: dict[str, tuple[int, ...]]
+        self,
+        mode: Mode,
+        cases: Sequence[Case],
+        texts: dict[str, tuple[int, ...]],
+        expected: dict[str, tuple[int, ...]],
     ) -> Iterator[Difference]:
-        for case in self._cases:
+        for case in cases:
             id = case.ask.id
             if id in texts and id in expected and texts[id] != expected[id]:
                 yield self._difference(mode, case, texts[id], expected[id])
@@ -221,12 +263,37 @@ class _Gate:
         return recorder.row
 
 
+def _settle(engine: Engine) -> None:
+    """Where there is a disk, its thread has looked and written."""
+    until = time.perf_counter() + _SETTLES
+    while (disk := engine.conversations.caches.stats.disk) and (not disk.is_scanned or disk.waiting):
+        assert time.perf_counter() < until, "the disk's thread is stuck"
+        engine.turn(())
+        time.sleep(_LOOK)
+
+
+def _close(engine: Engine) -> Counter[str]:
+    """What it counted."""
+    _settle(engine)
+    counters = engine.health().counters
+    assert counters is not None
+    engine.close()
+    return Counter(
+        tokens=counters.committed_tokens,
+        rounds=sum(counters.rounds_by_size.values()),
+        rows=counters.rows,
+        drafted=sum(counters.drafted.values()),
+        accepted=sum(counters.accepted.values()),
+    )
+
+
 class _Written:
-    """What an engine posts."""
+    """What engines post."""
 
     def __init__(self, tell: Callable[[int], None]) -> None:
         self.texts: dict[str, tuple[int, ...]] = {}  # of requests that finished
         self.failures: list[str] = []
+        self.resumed = 0  # tokens of prompts whose rows were there
         self._growing: dict[str, list[int]] = {}
         self._tell = tell
 
@@ -235,7 +302,8 @@ class _Written:
             match letter.message:
                 case Tokens(id=id, tokens=tokens):
                     self._growing.setdefault(id, []).extend(tokens)
-                case Finished(id=id):
+                case Finished(id=id, cached_tokens=cached):
+                    self.resumed += cached
                     self.texts[id] = tuple(self._growing.pop(id, ()))
                     self._tell(len(self.texts) + len(self.failures))
                 case Refused(id=id, sentence=sentence):

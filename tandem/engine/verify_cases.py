@@ -13,8 +13,8 @@ from tandem.contract.messages import Generate, Grammar, GrammarKind, Sampling
 from tandem.engine.grammar.compiling import build, read_words
 from tandem.engine.grammar.mask import Compiled
 from tandem.engine.grammar.trial import judge
-from tandem.engine.verify import Case
 from tandem.engine.verify_texts import CONVERSATIONS, Conversation
+from tandem.engine.verify_turns import Case
 from tandem.text.template import ChatMessage, ChatTemplate
 from tandem.text.tokenizer import Tokenizer
 from tandem.text.vocabulary import read_vocabulary

@@ -66,5 +66,5 @@ def test_the_default_model_is_verified_and_remembers_nothing_of_it(
     result = CliRunner().invoke(app, ["verify", "--prompts", "1", "--tokens", "6", "--json"])
     assert result.exit_code == 0, result.output
     report = json.loads(result.stdout[result.stdout.index("{") :])
-    assert report["passed"] and len(report["outcomes"]) == 12
-    assert not (tmp_path / ".tandem" / "draft").exists()
+    assert report["passed"] and len(report["outcomes"]) == 22
+    assert not (tmp_path / ".tandem" / "draft").exists() and not (tmp_path / ".tandem" / "cache").exists()

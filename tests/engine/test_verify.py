@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from engine_toy import VOCAB, ToyModel, ask, engine_plan, whole_plan
+from msgspec.structs import replace
 from torch import Tensor
 
-from tandem.contract.messages import Sampling
+from tandem.contract.messages import Marks, Sampling
 from tandem.engine.drafters import no_drafting
-from tandem.engine.verify import Case, Report, verify
+from tandem.engine.verify import Report, verify
+from tandem.engine.verify_turns import Case, Kept, conversations, returning
 from tandem.model.interface import Block
 
 TOKENS = 12
@@ -28,22 +30,61 @@ def cases() -> list[Case]:
     return [*greedy, *drawn]
 
 
-def report_of(model: ToyModel, folder: Path, slots: Sequence[int] = (1, 2, 4)) -> Report:
+def long_cases() -> list[Case]:
+    """Fewer tokens than these are read again where they are."""
+    return [Case(ask(f"long {n}", [(n * 13 + at * 7) % VOCAB for at in range(90)], TOKENS)) for n in range(9)]
+
+
+def report_of(
+    model: ToyModel, folder: Path, slots: Sequence[int] = (1, 2, 4), of: Callable[[], list[Case]] = cases
+) -> Report:
     plan = whole_plan(folder, engine_plan([64] * 4))
-    return verify(model, plan, cases(), lambda: nullcontext(no_drafting()), lambda *_: None, slots)
+    return verify(model, plan, of(), lambda: nullcontext(no_drafting()), lambda *_: None, slots)
 
 
 def test_an_exact_engine_passes_in_every_mode(tmp_path: Path) -> None:
     report = report_of(ToyModel(row_bucket=16), tmp_path)
     assert report.passed and not report.differences
     modes = [str(outcome.mode) for outcome in report.outcomes]
-    assert len(modes) == len(set(modes)) == 12 and modes[0] == "none, 1 slot" and "served, 4 slots" in modes
+    assert len(modes) == len(set(modes)) == 12 + 1 + 9
+    assert modes[0] == "none, 1 slot" and {"served, 4 slots", "served, 4 slots, back from memory"} <= set(modes)
     by_mode = {str(outcome.mode): outcome for outcome in report.outcomes}
-    assert {outcome.tokens for outcome in report.outcomes} == {10 * TOKENS}
+    assert {outcome.tokens for outcome in report.outcomes[:12]} == {10 * TOKENS}
     assert by_mode["none, 1 slot"].drafted == 0
     assert by_mode["wrong, 1 slot"].accepted == 0 < by_mode["wrong, 1 slot"].drafted
     half = by_mode["half-right, 2 slots"]
     assert 0 < half.accepted < half.drafted and half.rounds < by_mode["none, 2 slots"].rounds
+
+
+@pytest.mark.parametrize("is_row_invariant", [True, False])
+def test_conversations_come_back_from_where_they_were_kept(is_row_invariant: bool, tmp_path: Path) -> None:
+    report = report_of(ToyModel(is_row_invariant=is_row_invariant, row_bucket=16), tmp_path, slots=(1,), of=long_cases)
+    assert report.passed and not report.differences
+    by_kept = {outcome.mode.kept: outcome for outcome in report.outcomes if outcome.mode.kept}
+    assert len({(outcome.tokens, outcome.prompts) for outcome in by_kept.values()}) == 1
+    assert by_kept[Kept.NOWHERE].resumed == 0 < by_kept[Kept.SLOTS].resumed < by_kept[Kept.MEMORY].resumed
+    assert 0 < by_kept[Kept.DISK].resumed < by_kept[Kept.DISK].prompts
+
+
+class Misread(ToyModel):
+    """Rows that are brought back to a state are those of others."""
+
+    def new_state(self, *args, **kwargs):
+        state = super().new_state(*args, **kwargs)
+        load = state.load
+
+        def load_wrong(*args, **kwargs):
+            load(*args, **kwargs)
+            state.part.rows[: state.position] += 1
+
+        state.load = load_wrong
+        return state
+
+
+def test_rows_that_come_back_wrong_are_found(tmp_path: Path) -> None:
+    report = report_of(Misread(row_bucket=16), tmp_path, slots=(2,), of=long_cases)
+    assert not report.passed
+    assert {difference.mode.kept for difference in report.differences} == {Kept.MEMORY, Kept.DISK}
 
 
 class Leaking(ToyModel):
@@ -100,3 +141,24 @@ def test_a_request_that_fails_fails_the_gate(tmp_path: Path) -> None:
     report = report_of(model, tmp_path, slots=(1,))
     assert not report.passed
     assert len(report.outcomes[0].failures) == 1 and "RuntimeError" in report.outcomes[0].failures[0]
+
+
+def test_a_turn_asks_the_same_again_behind_what_was_written() -> None:
+    marks = Marks(head_end=2, messages_end=3)
+    first = Case(replace(ask("chat, greedy", (5, 6, 7, 8), 100, stop=[9]), marks=marks))
+    other = Case(ask("never finishes", (1, 2), 3))
+    written: dict[str, tuple[int, ...]] = {"chat, greedy, turn 1": (20, 21), "chat, greedy, turn 2": (22,)}
+    turns = list(conversations([first, other], written, anew=True))
+    assert [[case.ask.id for case in turn] for turn in turns] == [
+        ["chat, greedy, turn 1", "never finishes, turn 1"],
+        ["chat, greedy, turn 2"],
+        ["chat, greedy, turn 3"],
+    ]
+    third = turns[2][0].ask
+    assert third.tokens == (5, 6, 7, 8, 20, 21, 9, 5, 6, 7, 8, 22, 9, 5, 6, 7, 8)
+    assert third.marks == Marks(2, 16) and third.anew and third.max_tokens == 64
+
+
+def test_who_would_outgrow_the_window_does_not_come_back() -> None:
+    long, short = Case(ask("long", range(40), 10)), Case(ask("short", range(4), 10))
+    assert returning([long] * 3 + [short], window=64) == [short]
