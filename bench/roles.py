@@ -151,7 +151,7 @@ class Roles:
         ]
         command = self._processes[0].cmdline()
         self._run = Path(command[command.index("--run") + 1])
-        self.questions = Deciding(read_plan(self._run).live.conducting).all
+        self._conducting = read_plan(self._run).live.conducting
 
     def cpu(self) -> float:
         """Seconds of one core that they took since they were started."""
@@ -183,7 +183,9 @@ class Roles:
 
     async def decide_meanwhile(self, message: str, said: Counter[bool]) -> None:
         await asyncio.sleep(MEANWHILE)
-        said[await self.ask("decider-0", AskDecider("bench", f"user: {message}", self.questions, 0.4))] += 1
+        conducting = self._conducting
+        ask = AskDecider("bench", f"user: {message}", Deciding(conducting).all, conducting.decider_within)
+        said[await self.ask("decider-0", ask)] += 1
 
 
 def _wait_loaded(appliance: Appliance) -> None:
