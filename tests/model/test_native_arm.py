@@ -3,10 +3,12 @@ family this processor has, and, cross-compiled and under emulation, in those of 
 
 from __future__ import annotations
 
+import os
 import platform
 import shutil
 import subprocess
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -22,14 +24,18 @@ CROSS, EMULATOR = "aarch64-linux-gnu-g++", "qemu-aarch64"
 def compiled(compiler: str, folder: Path, *flags: str) -> Path:
     """The program, of the sources and with the flags that the package is built with; `flags` come after those."""
     sources = [PROJECT / name for name in EXTENSION["sources"]]
-    families = [path for path in sources if path.name.startswith("step_")]  # each is included by its checks
-    rest = [*(path for path in sources if path not in families), CHECKS / "step_check.cpp"]
-    jobs = [(CHECKS / "lanes_check.cpp", [f'-DFAMILY="{path.name}"'], f"{path.stem}.o") for path in families]
+    of_families = [path for path in sources if path.name.startswith("step_")]  # each is included by its checks
+    rest = [*(path for path in sources if path not in of_families), CHECKS / "step_check.cpp"]
+    jobs = [(CHECKS / "lanes_check.cpp", [f'-DFAMILY="{path.name}"'], f"{path.stem}.o") for path in of_families]
     jobs += [(path, [], f"{path.stem}.o") for path in rest]
     command = [compiler, *EXTENSION["extra-compile-args"], f"-I{sources[0].parent}", f"-I{CHECKS}", *flags]
-    for source, defines, name in jobs:
+
+    def compile(source: Path, defines: list[str], name: str) -> None:
         said = subprocess.run([*command, *defines, "-c", source, "-o", folder / name], capture_output=True, text=True)
         assert said.returncode == 0, said.stderr
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(compile, *zip(*jobs, strict=True)))
     objects = [folder / name for *_, name in jobs]
     program = folder / "step_check"
     said = subprocess.run([compiler, "-pthread", *flags, *objects, "-o", program], capture_output=True, text=True)
@@ -57,6 +63,7 @@ needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ 
 
 
 @needs_compiler
+@pytest.mark.timeout(300)
 def test_on_this_processor(tmp_path: Path) -> None:
     """Compiled in little time: the arithmetic is written out, so the level of optimization must not change it."""
     found = found_families(compiled("g++", tmp_path, "-O1"))
@@ -100,5 +107,5 @@ def test_every_family_of_arm64(arm64_program: Path) -> None:
     ids=["dot products of signed bytes only", "no dot products"],
 )
 def test_older_arm64_takes_what_it_has(arm64_program: Path, processor: str, expected: tuple[str, ...]) -> None:
-    command = [EMULATOR, "-cpu", processor, arm64_program, "families"]
+    command: list[str | Path] = [EMULATOR, "-cpu", processor, arm64_program, "families"]
     assert names(subprocess.run(command, check=True, capture_output=True, text=True).stdout) == expected
