@@ -3,11 +3,13 @@ from __future__ import annotations
 import time
 
 import pytest
+from msgspec import structs
 
 from tandem.contract.messages import Narrate, Narrated, RoleRefusal, Undecided
 from tandem.roles.narrator import MOST_CHARACTERS, MOST_TOKENS, SEEN, Narrator, first_line, instruct
 from tandem.roles.small_model import SmallModel
 
+TASKS = ("Fix the failing unit test in parser.py", "Name three rivers of Europe", "Translate a letter", "Plan a garden")
 ASK = Narrate("r1", "Fix the failing unit test in parser.py", "Reading: 512 of 4,096 prompt tokens", "", 5.0)
 
 
@@ -22,17 +24,27 @@ def test_a_line_that_is_not_whole_in_time_is_not_told(smollm: SmallModel) -> Non
     assert isinstance(said, Undecided) and said.reason is RoleRefusal.LATE
 
 
+def goes_on(model: SmallModel) -> tuple[Narrate, str]:
+    """A task behind whose first sentence the model, left alone, writes more; which one that is, is its own matter."""
+    for task in TASKS:
+        ask = structs.replace(ASK, task=task)
+        whole = model.text_of(model.write(model.prompt(instruct(ask)), MOST_TOKENS, time.monotonic() + 60))
+        if len(first_line(whole)) < len(whole.strip()) - 3:
+            return ask, whole
+    raise AssertionError("the model writes one sentence, whatever it is asked")
+
+
 def test_nothing_is_written_behind_the_sentence_that_is_shown(
     smollm: SmallModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    narrator, prompt = Narrator(smollm), smollm.prompt(instruct(ASK))
-    whole = smollm.text_of(smollm.write(prompt, MOST_TOKENS, time.monotonic() + 60))
+    ask, whole = goes_on(smollm)
+    narrator = Narrator(smollm)
     written: list[str] = []
     write = smollm.write
     monkeypatch.setattr(smollm, "write", lambda *args: written.append(smollm.text_of(write(*args))) or write(*args))
-    said = narrator.perform(ASK, time.monotonic() + 60)
+    said = narrator.perform(ask, time.monotonic() + 60)
     assert isinstance(said, Narrated) and said.line == first_line(whole)
-    assert whole.startswith(written[0]) and len(written[0]) < len(whole), "the model goes on behind its first sentence"
+    assert whole.startswith(written[0]) and len(written[0]) < len(whole)
     assert len(first_line(written[0])) >= len(written[0].strip()) - 3
 
 
