@@ -89,7 +89,7 @@ def test_a_model_that_guesses_is_planned_with_its_memory(tmp_path: Path) -> None
         (["draft.nodes=0"], "out-of-range", "at least 1"),
         (["draft.lookup.scope=everything"], "not-allowed", "not one of the words"),
         (["draft.lookup.size=1 KiB"], "out-of-range", "at least"),
-        (["draft=7"], "wrong-type", "expected a section"),
+        (["draft=7"], "wrong-type", "expected `on`, `off` or a section"),
     ],
 )
 def test_what_is_wrong_is_said(flags: list[str], code: str, says: str) -> None:
