@@ -8,6 +8,7 @@ file knows of them; each carries the facts of the machine it was measured on.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 import time
@@ -62,22 +63,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     out: Path = options.out
     record = decode(out.read_bytes()) if out.exists() else Record()
     if not options.plot_only:
+        machine = facts()  # before the file it writes makes the tree another one
         try:
             for name in options.only or PARTS:
-                machine, began = facts(), time.monotonic()
+                load_before, began = os.getloadavg()[0], time.monotonic()
                 curves = PARTS[name](options.set, options.quick)
-                part = Part(machine, options.quick, time.monotonic() - began, curves)
-                record = record.with_parts({name: part}, tuple(PARTS))
-                progress(f"{name}: {part.seconds:.0f} s")
+                part = Part({**machine, "load_before": load_before}, options.quick, time.monotonic() - began, curves)
+                written = encode(record.with_parts({name: part}, tuple(PARTS)))
                 out.parent.mkdir(parents=True, exist_ok=True)
-                out.write_bytes(encode(record))
+                out.write_bytes(written)
+                record = decode(written)  # the plot is of what is kept
+                progress(f"{name}: {part.seconds:.0f} s")
         except (DidNotStart, RequestFailed, httpx.HTTPError) as error:
             sys.stderr.write(f"bench: {error}\n")
             return 1
         except KeyboardInterrupt:
             return 130
     plot = out.with_suffix(".svg")
-    plot.write_text(draw(record.curves))
+    plot.write_text(draw(record), encoding="utf-8")
     print(f"{table(record)}\n\nwritten to {out} and {plot}")
     return 0
 

@@ -1,4 +1,4 @@
-"""Curves as one SVG of small multiples, readable on light and on dark ground. Pure: curves in, text out.
+"""Curves as one SVG of small multiples, readable on light and on dark ground. Pure: a record in, text out.
 
 Drawn by hand, because ten small panels need no library that is larger than all else the bench installs.
 """
@@ -12,7 +12,7 @@ from itertools import pairwise
 from math import ceil, floor, log10
 from typing import Final
 
-from bench.growth.curves import Axis, Curve, Line, Point
+from bench.growth.curves import Axis, Curve, Line, Point, Record
 
 COLUMNS: Final = 2
 PANEL: Final = (480, 320)  # width and height of one panel, all it says included
@@ -83,16 +83,19 @@ def words(value: float) -> str:
     return f"{value:,.0f}" if value >= 1 and float(value).is_integer() else f"{value:g}"
 
 
-def draw(curves: Sequence[Curve]) -> str:
-    """An SVG document; a panel a curve, row by row."""
+def draw(record: Record) -> str:
+    """An SVG document; a panel a curve, row by row, and below them what they were measured on."""
+    curves = record.curves
     rows = -(-len(curves) // COLUMNS)
     legends = [max(_legend_height(c) for c in curves[row * COLUMNS : (row + 1) * COLUMNS]) for row in range(rows)]
     tops = [sum(PANEL[1] + legend for legend in legends[:row]) for row in range(rows)]
-    width, height = COLUMNS * PANEL[0], sum(PANEL[1] + legend for legend in legends)
+    below = sum(PANEL[1] + legend for legend in legends)
+    told = told_below(record)
+    width, height = COLUMNS * PANEL[0], below + LEGEND_ROW * (len(told) + 1)
     panels = "".join(
         f'<g transform="translate({number % COLUMNS * PANEL[0]} {tops[number // COLUMNS]})">{_panel(curve)}</g>\n'
         for number, curve in enumerate(curves)
-    )
+    ) + "".join(_text(LEFT, below + LEGEND_ROW * (n + 0.6), line, "axis") for n, line in enumerate(told))
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
         f'role="img" aria-label="How cost grows" style="{SECTION}">\n<style>{_style()}</style>\n'
@@ -100,10 +103,22 @@ def draw(curves: Sequence[Curve]) -> str:
     )
 
 
+def told_below(record: Record) -> list[str]:
+    """The machine, once where all parts were measured on one at one commit; and which parts were only tried."""
+    machines: dict[str, list[str]] = {}
+    for name, part in record.parts.items():
+        facts = part.machine
+        on = f"{facts.get('cpu')}, {facts.get('cpus')} CPUs, commit {facts.get('commit')}"
+        machines.setdefault(on, []).append(name)
+    lines = [on if len(machines) == 1 else f"{', '.join(names)}: {on}" for on, names in machines.items()]
+    tried = [name for name, part in record.parts.items() if part.is_quick]
+    return [*lines, *([f"only tried, a few samples: {', '.join(tried)}"] if tried else [])]
+
+
 def _style() -> str:
     def colours(ground: str, text: str, faint: str, hues: Sequence[str]) -> str:
         lines = "".join(f".l{n}{{stroke:{hue}}}.f{n}{{fill:{hue}}}" for n, hue in enumerate(hues))
-        return f".ground{{fill:{ground}}}text{{fill:{text}}}.grid{{stroke:{faint}}}{lines}"
+        return f".ground{{fill:{ground}}}text{{fill:{text}}}.grid{{stroke:{faint}}}.bound{{stroke:{text}}}{lines}"
 
     light = colours("#ffffff", "#24292f", "#d0d7de", _HUES)
     dark = colours("#0d1117", "#e6edf3", "#30363d", _HUES_DARK)
@@ -124,7 +139,7 @@ def _panel(curve: Curve) -> str:
     parts = [_text(LEFT, 20, curve.title, "title"), _grid(curve, across, up)]
     if curve.bound is not None:
         y = up.at(curve.bound)
-        parts.append(f'<path class="grid bound" d="M{LEFT} {y:.1f}H{PANEL[0] - RIGHT}" style="stroke:currentColor"/>')
+        parts.append(f'<path class="grid bound" d="M{LEFT} {y:.1f}H{PANEL[0] - RIGHT}"/>')
         parts.append(_text(PANEL[0] - RIGHT, y - 4, f"bound {words(curve.bound)}", "axis", "end"))
     parts += [_line(number, line, across, up) for number, line in enumerate(curve.lines)]
     parts += _legend(curve)

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.growth.curves import Axis, Curve, decode, line
-from bench.growth.plot import COLUMNS, PANEL, Scale, draw, scale_of, words
+from bench.growth.curves import Axis, Curve, Part, Record, decode, line
+from bench.growth.plot import COLUMNS, PANEL, Scale, draw, scale_of, told_below, words
 
 SVG = "{http://www.w3.org/2000/svg}"
 MEASURED = Path(__file__).parents[2] / "docs" / "measured" / "growth.json"
@@ -24,12 +24,20 @@ def curve(title: str, lines: int = 2, is_log: bool = True, bound: float | None =
     return Curve(title, Axis("streams", is_log), Axis("µs a token", is_log), tuple(made), bound)
 
 
+def part(*curves: Curve, commit: str = "abc", is_quick: bool = False) -> Part:
+    return Part({"cpu": "a good one", "cpus": 2, "commit": commit}, is_quick, 1.0, curves)
+
+
+def drawn(*curves: Curve) -> str:
+    return draw(Record({"step": part(*curves)}))
+
+
 def texts(svg: str) -> list[str]:
     return [each.text or "" for each in ElementTree.fromstring(svg).iter(f"{SVG}text")]
 
 
 def test_every_curve_has_a_panel_with_its_title_axes_and_lines() -> None:
-    svg = draw([curve("First", 1), curve("Second", 7), curve("Third", 3, is_log=False)])
+    svg = drawn(curve("First", 1), curve("Second", 7), curve("Third", 3, is_log=False))
     said = texts(svg)
     assert [said.count(title) for title in ("First", "Second", "Third")] == [1, 1, 1]
     assert said.count("streams") == said.count("µs a token") == 3
@@ -39,12 +47,12 @@ def test_every_curve_has_a_panel_with_its_title_axes_and_lines() -> None:
 
 def test_a_bound_is_drawn_inside_its_panel_also_where_no_line_comes_near() -> None:
     plain, bound = curve("Cost", is_log=False), curve("Cost", is_log=False, bound=20_000.0)
-    assert "bound 20k" in texts(draw([bound])) and "bound" not in " ".join(texts(draw([plain])))
+    assert "bound 20k" in texts(drawn(bound)) and "bound" not in " ".join(texts(drawn(plain)))
 
 
 def test_nothing_leaves_its_panel() -> None:
     curves = [curve("Log", 7), curve("Linear", 2, is_log=False), curve("Bound", 1, bound=1e6)]
-    root = ElementTree.fromstring(draw(curves))
+    root = ElementTree.fromstring(drawn(*curves))
     assert int(root.get("width", 0)) == COLUMNS * PANEL[0]
     for panel in root.findall(f"{SVG}g"):
         for dot in panel.iter(f"{SVG}circle"):
@@ -53,8 +61,17 @@ def test_nothing_leaves_its_panel() -> None:
 
 
 def test_it_is_readable_on_light_and_on_dark_ground() -> None:
-    svg = draw([curve("One")])
+    svg = drawn(curve("One"))
     assert "prefers-color-scheme:dark" in svg and svg.count(".ground{fill:") == 2
+
+
+def test_what_it_was_measured_on_stands_below_and_what_was_only_tried() -> None:
+    on = "a good one, 2 CPUs, commit abc"
+    assert told_below(Record({"step": part(curve("A")), "turn": part(curve("B"))})) == [on]
+    mixed = Record({"step": part(curve("A"), commit="xyz"), "turn": part(curve("B"), is_quick=True)})
+    told = ["step: a good one, 2 CPUs, commit xyz", f"turn: {on}", "only tried, a few samples: turn"]
+    assert told_below(mixed) == told
+    assert texts(draw(mixed))[-3:] == told
 
 
 @given(
@@ -88,4 +105,4 @@ def test_ticks_are_written_as_people_write_them(value: float, said: str) -> None
 
 @pytest.mark.skipif(not MEASURED.exists(), reason="no figures are kept in this tree")
 def test_the_plot_that_is_shown_is_the_one_of_the_figures_that_are_kept() -> None:
-    assert MEASURED.with_suffix(".svg").read_text() == draw(decode(MEASURED.read_bytes()).curves)
+    assert MEASURED.with_suffix(".svg").read_text(encoding="utf-8") == draw(decode(MEASURED.read_bytes()))

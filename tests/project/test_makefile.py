@@ -51,5 +51,5 @@ def test_plain_make_lists_every_target_a_person_may_want(checkout: Path) -> None
     assert listed.returncode == 0
     assert [line.split()[1] for line in listed.stdout.splitlines()] == [
         "help", "up", "down", "status", "logs", "test", "test-slow", "test-gpu", "test-clients", "test-libraries",
-        "check", "lint", "fix", "bench", "bench-peers", "image-lint",
+        "check", "lint", "fix", "bench", "bench-peers", "bench-growth", "image-lint",
     ]  # fmt: skip
