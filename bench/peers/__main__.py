@@ -109,7 +109,7 @@ def measure_group(
                 except RequestFailed as why:
                     if server.appliance is not None:
                         raise
-                    found.leave_out(server.name, why)
+                    found.leave_out(f"{server.name}, memory", why)  # its other figures stand
                 else:
                     found.footprints[server.name] = footprint(server)
         probed = probe(model)
