@@ -52,14 +52,19 @@ def sha256_of(path: Path, report: Report = lambda done, total: None) -> str:
 
 def remembered_sha256(path: Path, state: Path, report: Report = lambda done, total: None) -> str:
     """The file is read, and `report` hears of it, only where it is not what it was. Raises `OSError`."""
+    if (known := recalled_sha256(path, state)) is not None:
+        return known
     look = _look(path)
-    known = _recall(state).get(str(path))
-    if known is not None and known.look == look:
-        return known.sha256
     sha256 = sha256_of(path, report)
     if _look(path) == look and time.time_ns() - max(look.modified, look.changed) > _SETTLED:
         remember(path, state, sha256)
     return sha256
+
+
+def recalled_sha256(path: Path, state: Path) -> str | None:
+    """Without reading the file: None where it is not what it was. Raises `OSError`."""
+    known = _recall(state).get(str(path))
+    return known.sha256 if known is not None and known.look == _look(path) else None
 
 
 def remember(path: Path, state: Path, sha256: str) -> None:

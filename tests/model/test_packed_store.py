@@ -103,7 +103,7 @@ def test_it_is_packed_once_and_has_the_bits_of_freshly_packed_weights(state: Pat
     again, packed = read(state, source)
     assert packed == 0 and is_same(again, FRESH)
     assert len(kept(state)) == 1
-    assert [path.name for path in (state / "packed").iterdir() if path.suffix != ".packed"] == ["lock"]
+    assert {path.suffix or path.name for path in (state / "packed").iterdir()} == {".packed", ".used", "lock"}
 
 
 def test_without_a_state_folder_nothing_is_kept(source: Path) -> None:
@@ -144,11 +144,69 @@ def test_another_form_of_the_same_numbers_is_kept_beside_it(state: Path, source:
 
 def test_other_code_packs_anew(state: Path, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read(state, source)
-    (tmp_path / "code").mkdir()
-    (tmp_path / "code" / "blocks.py").write_text("OUTPUTS = 8")
+    other = source.with_name("other.gguf")
+    other.write_bytes(b"other numbers")
+    read(state, other, Toy(seed=1))
+    (tmp_path / "code" / "native").mkdir(parents=True)
+    (tmp_path / "code" / "native" / "blocks.py").write_text("OUTPUTS = 8")
     monkeypatch.setattr(store, "_PACKAGE", tmp_path / "code")
     assert read(state, source)[1] == 2
+    assert len(kept(state)) == 1  # what the code before it packed of any source is gone
+    (tmp_path / "code" / "moe.py").write_text("no part of packing")
+    assert read(state, source)[1] == 0
+
+
+@pytest.mark.parametrize("pattern", store._CODE)
+def test_the_code_that_packs_is_where_it_is_said_to_be(pattern: str) -> None:
+    assert list(store._PACKAGE.glob(pattern))
+
+
+def test_of_one_source_the_two_used_last_are_kept(state: Path, source: Path) -> None:
+    for compute in ("int4", "int8", "int4", "bfloat16"):
+        read(state, source, compute=compute)
+    assert len(kept(state)) == 2
+    assert [read(state, source, compute=compute)[1] for compute in ("bfloat16", "int4", "int8")] == [0, 0, 2]
+    assert len(kept(state)) == len(list((state / "packed").glob("*.used"))) == 2
+
+
+def test_every_form_of_an_earlier_content_is_removed(state: Path, source: Path) -> None:
+    read(state, source, compute="int4")
+    read(state, source, compute="int8")
+    source.write_bytes(b"NUMBERS")
+    read(state, source, compute="int8")
     assert len(kept(state)) == 1
+
+
+@pytest.mark.parametrize("is_read_again", [True, False])
+def test_another_source_whose_content_is_known_to_be_another_is_removed_when_one_is_opened(
+    is_read_again: bool, state: Path, source: Path
+) -> None:
+    other = source.with_name("other.gguf")
+    other.write_bytes(b"other numbers")
+    read(state, source)
+    read(state, other, Toy(seed=1))
+    other.write_bytes(b"OTHER NUMBERS")
+    if is_read_again:
+        content.remembered_sha256(other, state)
+    assert read(state, source)[1] == 0
+    assert len(kept(state)) == (1 if is_read_again else 2)
+
+
+def test_a_source_that_cannot_be_read_is_read_once_and_its_error_is_the_one_that_is_told(
+    state: Path, source: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Unreadable(Toy):
+        def matrix(self, width: int, parts: Sequence[tuple[str, int]]) -> Blocks:
+            self.packed += 1
+            (part,) = (state / "packed").glob("*.part")
+            part.unlink()
+            part.mkdir()  # cannot be removed as a file is
+            raise OSError("the source's disk is unwell")
+
+    weights = Unreadable()
+    with pytest.raises(OSError, match="the source's disk is unwell"):
+        read(state, source, weights)
+    assert weights.packed == 1 and "not kept" not in caplog.text
 
 
 def flip(path: Path) -> None:
