@@ -61,8 +61,10 @@ def up(
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     flags = _flags(overrides, profile)
     documents = load(appliance, flags)
-    if Lock(_paths(documents.state)).is_held():
+    paths = _paths(documents.state)
+    if Lock(paths).is_held():
         raise typer.Exit(_already_up(documents))
+    _refuse_elsewhere("down", appliance, paths, flags)
     plan = compile_plan(documents, read_box())  # what does not fit is refused before anything is fetched
     make(Path(plan.paths.state))
     ensure_weights(documents)
@@ -78,7 +80,10 @@ def down(appliance: Appliance = HERE, overrides: Set = None, profile: Profile = 
     """Let running requests finish, stop the appliance, and say what was done."""
     from tandem.cli.raising import bring_down
 
-    raise typer.Exit(asyncio.run(bring_down(_where(appliance, _flags(overrides, profile)))))
+    flags = _flags(overrides, profile)
+    paths = _where(appliance, flags)
+    _refuse_elsewhere("down", appliance, paths, flags)
+    raise typer.Exit(asyncio.run(bring_down(paths)))
 
 
 def status(
@@ -89,9 +94,17 @@ def status(
 ) -> None:
     """What runs, and what became of the last edit. Exits with 0 when it serves, 1 when nothing runs, else 4."""
     from tandem.cli.appliance import Lock, leftovers, picture
+    from tandem.cli.elsewhere import wrong_folder
+    from tandem.config.report import render_error
     from tandem.contract.plan import read_plan
 
-    paths = _where(appliance, _flags(overrides, profile))
+    flags = _flags(overrides, profile)
+    paths = _where(appliance, flags)
+    if (other := _elsewhere(appliance, paths, flags)) is not None:
+        if as_json:
+            typer.echo(json.dumps({"phase": "unknown", "state": other.paths.state}))
+        typer.echo(render_error(wrong_folder("status", other, paths)), err=True, nl=False)
+        raise typer.Exit(NOT_SERVING)
     if not Lock(paths).is_held():
         if strays := leftovers(paths):
             words = f"not running, but {len(strays)} of its processes are left: `tandem down` ends them"
@@ -118,7 +131,10 @@ def logs(
     """Print what the processes have logged. No user's text and no key is ever in it."""
     from tandem.cli.logs import print_logs
 
-    print_logs(Path(_where(appliance, _flags(overrides, profile)).logs), program, lines, follow)
+    flags = _flags(overrides, profile)
+    paths = _where(appliance, flags)
+    _refuse_elsewhere("logs", appliance, paths, flags)
+    print_logs(Path(paths.logs), program, lines, follow)
 
 
 def _flags(overrides: list[str] | None, profile: str | None) -> list[str]:
@@ -162,6 +178,23 @@ def _said_state(appliance: Path, flags: list[str]) -> str:
     trees = [*read_overrides(flags, variables)[0], read_tree(lines, str(appliance))[0]]
     said = (tree.plain().get("state") for tree in trees)
     return next((word for word in said if isinstance(word, str)), str(Document.model_fields["state"].default))
+
+
+def _elsewhere(appliance: Path, paths: Paths, flags: list[str]) -> Plan | None:
+    """What runs from this document with another state folder. Whoever names a folder means that one."""
+    from tandem.cli.appliance import Lock
+    from tandem.cli.elsewhere import running_elsewhere
+
+    is_named = "TANDEM_STATE" in os.environ or any(flag.partition("=")[0].strip() == "state" for flag in flags)
+    return None if is_named or Lock(paths).is_held() else running_elsewhere(appliance, paths)
+
+
+def _refuse_elsewhere(command: str, appliance: Path, paths: Paths, flags: list[str]) -> None:
+    """Raises `CannotStart`, with a call of `command` that works."""
+    from tandem.cli.elsewhere import wrong_folder
+
+    if (other := _elsewhere(appliance, paths, flags)) is not None:
+        raise wrong_folder(command, other, paths)
 
 
 def _already_up(documents: Documents) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import socket
@@ -22,6 +23,7 @@ from tandem.cli.raising import raise_appliance
 from tandem.config import load
 from tandem.contract.messages import ReloadReport
 from tandem.contract.plan import KeySource, Paths, Plan
+from tandem.director.rundir import write_plan
 from tandem.director.supervisord import SupervisordGone, configuration
 from tandem.errors import CannotStart, DocumentError
 from tandem.memory.reading import read_box
@@ -272,6 +274,34 @@ def test_what_runs_is_found_without_its_document(
     assert status.exit_code == 4
     assert "does not answer: it may be starting or stopping" in status.stdout
     assert "error" in status.stderr and f"looking for what runs in {path.parent / folder}" in status.stderr
+
+
+@pytest.mark.parametrize("command", ["up", "status", "down", "logs"])
+def test_what_runs_is_found_after_its_state_was_edited(
+    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.delenv("TANDEM_STATE", raising=False)
+    prepare(plan)
+    write_plan(plan)
+    document = Path(plan.appliance)
+    document.write_text(document.read_text() + "state: elsewhere\n")
+    line = [sys.executable, "-c", "input()", appliance.SUPERVISORD]
+    supervisord = subprocess.Popen(line, env={"TANDEM_RUN": plan.paths.run}, stdin=subprocess.PIPE)
+    arguments = ["--appliance", plan.appliance] if command == "logs" else [plan.appliance]
+    try:
+        found = CliRunner().invoke(app, [command, *arguments])
+        said = CliRunner().invoke(app, ["status", plan.appliance, "--json"])
+        monkeypatch.setenv("TANDEM_STATE", "elsewhere")  # whoever names the folder means it
+        assert "not running" in CliRunner().invoke(app, ["status", plan.appliance]).output
+    finally:
+        supervisord.communicate(b"\n")
+    assert found.exit_code == (4 if command == "status" else 1)  # `main` turns the exception into its own status
+    error = found.exception
+    words = f"{error}, {error.help}" if isinstance(error, CannotStart) else found.stderr
+    assert str(tmp_path / "elsewhere") in words and f"runs with {plan.paths.state}, at http://" in words
+    assert f"`tandem {'down' if command == 'up' else command} --set state={plan.paths.state}`" in words
+    assert (said.exit_code, json.loads(said.stdout)["state"]) == (4, plan.paths.state)
+    assert not (tmp_path / "elsewhere").exists()
 
 
 async def no_picture(_: Paths) -> None:
