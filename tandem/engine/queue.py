@@ -1,7 +1,9 @@
 """Who waits, in order: clients, then the appliance's own work, each in order of arrival.
 
 Book-keeping only: it knows whom to ask next and whom to tell next, not what they are asked or told. There is a boundary
-every round, and thousands may wait: what happens here costs by what changes, never by how many stand in the queue.
+every round, and thousands may wait: a boundary at which nothing has changed costs nothing here. One at which somebody
+starts or a slot becomes free copies the queue, which is references and no more, to ask all of it again, and so does the
+beginning of a round of news; whom that concerns is then asked and told a few at a time.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ class Queue:
         self._ends: list[tuple[float, int, Waiting]] = []  # a heap: when, and a number where two are equal
         self._numbers = count()
         self._oldest = inf  # nobody here arrived before
-        self._telling: Iterator[tuple[int, Waiting]] | None = None  # the round of news that goes on
+        self._telling: Iterator[Waiting] | None = None  # the round of news that goes on
+        self._passed: tuple[set[Key], set[Key]] = (set(), set())  # whom it has come by, and who is still here
         self._has_news = False  # something has changed since it began
 
     def __len__(self) -> int:
@@ -59,10 +62,12 @@ class Queue:
         removed = [entry for key in keys if (entry := self._clients.pop(key, None) or self._own_work.pop(key, None))]
         for entry in removed:
             entry.has_left = True
+            self._passed[entry.request.ask.own_work].discard(entry.request.key)
             self._has_news = True
         return removed
 
-    def arrived_before(self, time: float) -> list[Waiting]:
+    def remove_arrived_before(self, time: float) -> list[Waiting]:
+        """Who waits for too long; they are gone then."""
         if self._oldest >= time:
             return []
         late: list[Waiting] = []
@@ -71,7 +76,7 @@ class Queue:
             late += takewhile(lambda entry: entry.request.arrived < time, entries.values())
             firsts = (entry.request.arrived for entry in entries.values() if entry.request.arrived >= time)
             self._oldest = min(self._oldest, next(firsts, inf))
-        return late
+        return self.remove([entry.request.key for entry in late])
 
     # --- whom to ask ---
 
@@ -117,11 +122,17 @@ class Queue:
         something has changed that is not the queue's. Round after round, so that everyone's turn comes."""
         self._has_news |= more
         if self._telling is None and self._has_news:
-            self._telling, self._has_news = enumerate(tuple(self)), False
+            self._telling, self._has_news = iter(tuple(self)), False
+            self._passed = (set(), set())
         if self._telling is None:
             return
         told = list(islice(self._telling, AT_ONCE))
-        yield from ((ahead, entry) for ahead, entry in told if not entry.has_left)
+        for entry in told:
+            if not entry.has_left:
+                own_work = entry.request.ask.own_work
+                passed = self._passed[own_work]
+                yield len(passed) + (len(self._clients) if own_work else 0), entry
+                passed.add(entry.request.key)
         if len(told) < AT_ONCE:
             self._telling = None
 

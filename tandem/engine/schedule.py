@@ -165,8 +165,7 @@ class Schedule:
         for sequence in (slot.sequence for slot in self.running):
             if sequence and now - sequence.request.arrived > request_timeout:
                 sequence.end = sequence.end or FinishReason.LENGTH
-        late = self.waiting.arrived_before(now - request_timeout)
-        self.waiting.remove([entry.request.key for entry in late])
+        late = self.waiting.remove_arrived_before(now - request_timeout)
         return [(entry.request, self._refuse_late(entry, now - entry.request.arrived)) for entry in late]
 
     def _refuse_late(self, entry: Waiting, waited: float) -> Refused:

@@ -128,6 +128,7 @@ def test_an_idle_engine_does_not_sleep_before_all_were_asked() -> None:
             st.tuples(st.just("remove"), st.integers(0, 30)),
             st.tuples(st.just("ask"), st.integers(0, 3)),
             st.tuples(st.just("late"), st.integers(0, 10)),
+            st.tuples(st.just("tell"), st.none()),
             st.tuples(st.just("again"), st.none()),
         ),
         max_size=80,
@@ -155,13 +156,27 @@ def test_a_queue_keeps_its_order_and_asks_everyone_once(acts: list[tuple[str, An
                 assert asked == [r.ask.id for r in in_order() if r.ask.id in unasked][:given_]
                 unasked = [id for id in unasked if id not in asked]
             case "late":
-                late = queue.arrived_before(now - given_)
+                late = queue.remove_arrived_before(now - given_)
                 assert [entry.request for entry in late] == [r for r in in_order() if r.arrived < now - given_]
-                queue.remove([entry.request.key for entry in late])
                 model = [r for r in model if r.arrived >= now - given_]
+            case "tell":
+                assert all(in_order()[ahead] is entry.request for ahead, entry in queue.to_tell(more=True))
             case _:
                 queue.ask_all_again()
                 unasked = [r.ask.id for r in model]
         assert [entry.request for entry in queue] == in_order() and len(queue) == len(model)
         assert all(r.key in queue for r in model)
         queue.check_integrity()
+
+
+def test_a_place_in_the_queue_counts_who_is_there_when_it_is_told() -> None:
+    """A round of news takes several boundaries; people come and go meanwhile."""
+    queue = Queue()
+    for n in range(2 * AT_ONCE):
+        queue.add(Request(1, ask(f"{n}", own_work=n >= AT_ONCE + 4), float(n)))
+    assert [ahead for ahead, _ in queue.to_tell(more=True)] == list(range(AT_ONCE))
+    queue.remove([(1, "0"), (1, "5"), (1, f"{AT_ONCE + 1}")])
+    queue.add(Request(1, ask("new"), 100.0))  # before own work, and after all other clients
+    told = {entry.request.ask.id: ahead for ahead, entry in queue.to_tell(more=False)}
+    assert told[f"{AT_ONCE}"] == AT_ONCE - 2 and told[f"{AT_ONCE + 2}"] == AT_ONCE - 1
+    assert told[f"{AT_ONCE + 4}"] == AT_ONCE + 2 and told[f"{2 * AT_ONCE - 1}"] == len(queue) - 1
