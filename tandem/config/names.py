@@ -1,4 +1,7 @@
-"""The names phase: what is right in each document but not between them. Pure; the environment is an argument."""
+"""The names phase: what is right in each document but not between them, or names what is not there.
+
+Looks at files and changes nothing; the environment is an argument.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,9 @@ from pathlib import Path
 
 from tandem.config.conducting_names import check_conductor
 from tandem.config.documents import Appliance, Claims, Draft, Keys, Profile, Residency
-from tandem.config.paths import is_directory, is_file, under
+from tandem.config.paths import is_directory, is_file, is_path_like, under
 from tandem.config.shape import words
-from tandem.config.source import Layers
+from tandem.config.source import Layers, without_secrets
 from tandem.config.weights import is_hub_directory, locate_model
 from tandem.errors import Problem
 from tandem.units import format_bytes
@@ -152,16 +155,31 @@ def _keys(appliance: Appliance, layers: Layers, base: Path, environment: Mapping
                 "keep its name on one of the lists",
             )
         ]
-    # Neither value is said: people paste the key itself where its name belongs.
+    # The variable is not said, nor what does not look like a file: people paste the key itself where its name belongs.
     if keys.variable is not None and not environment.get(keys.variable):
         return [
             _no_keys("the environment variable that `keys.variable` names is not set", ("keys", "variable"), layers)
         ]
-    if keys.file is not None and is_directory(under(base, keys.file)):
-        return [_no_keys("`keys.file` names a directory, not a file", ("keys", "file"), layers)]
-    if keys.file is not None and not is_file(under(base, keys.file)):
-        return [_no_keys("the file that `keys.file` names is not there", ("keys", "file"), layers)]
-    return []
+    if keys.file is None:
+        return []
+    path = under(base, keys.file)
+    wrong = _wrong_key_file(path, f": {path}" if is_path_like(without_secrets(keys.file)) else "")
+    return [] if wrong is None else [_no_keys(wrong, ("keys", "file"), layers)]
+
+
+def _wrong_key_file(path: Path, shown: str) -> str | None:
+    """Why no keys can be read from it; None when they can. `shown` is the path as it may be said."""
+    if is_directory(path):
+        return f"`keys.file` names a directory, not a file{shown}"
+    if not is_file(path):
+        return f"the file that `keys.file` names is not there{shown}"
+    try:
+        path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        return f"the file that `keys.file` names is not UTF-8 text{shown}"
+    except OSError as error:
+        return f"the file that `keys.file` names cannot be read, {error.strerror}{shown}"
+    return None
 
 
 def _token(appliance: Appliance, layers: Layers) -> list[Problem]:

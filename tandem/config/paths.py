@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Final
+
+_PATH: Final = re.compile(r"~?\.{0,2}/.*|[a-z0-9_.\-]+(/[a-z0-9_.\-]+)+|.*\.[A-Za-z]\w{0,7}")
 
 
 def under(base: Path, text: str) -> Path:
@@ -35,3 +39,8 @@ def exists(path: Path) -> bool:
         return path.exists()
     except (OSError, ValueError):
         return False
+
+
+def is_path_like(text: str) -> bool:
+    """Whether `text` is written as a path is: rooted, in folders, or with a suffix. A pasted key is not."""
+    return _PATH.fullmatch(text) is not None

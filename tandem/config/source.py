@@ -15,6 +15,7 @@ from typing import Final
 
 import yaml
 
+from tandem.config.paths import is_path_like
 from tandem.errors import Place, Problem
 
 Step = str | int
@@ -101,7 +102,7 @@ class Tree:
         index = max(span.line, 1) - 1
         line = self.lines[index] if index < len(self.lines) else ""
         sections = path[:-1] if path else _sections_above(self.lines, index)
-        secret = any(is_secret(str(step)) for step in sections)
+        secret = any(is_secret(str(step)) for step in sections) and not _names_a_file(line)
         shown = _without_value(line) if secret else without_secrets(line)
         return Place(self.file, span.line, span.column, max(span.length, 1), without_secrets(dotted(path)), shown)
 
@@ -140,6 +141,12 @@ def without_secrets(line: str) -> str:
 
 def _hidden(text: str) -> str:
     return HIDDEN * len(text)
+
+
+def _names_a_file(line: str) -> bool:
+    """Whether this is all a line says: where something lies, which is no secret itself."""
+    match = _LINE_KEY.fullmatch(line)
+    return match is not None and match["key"] == "file" and is_path_like(match["value"].strip("\"' "))
 
 
 def _without_value(line: str) -> str:

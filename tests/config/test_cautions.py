@@ -6,6 +6,7 @@ import pytest
 
 from tandem.config import load
 from tandem.config.cautions import is_loopback
+from tandem.errors import DocumentError
 
 
 def cautions(folder: Path, text: str, **environment: str) -> tuple[str, ...]:
@@ -47,7 +48,28 @@ def test_lines_that_are_no_keys_are_said_by_number(tmp_path: Path) -> None:
     assert "on lines 1, 2, 3, 4, 5, 6, 7, 8 and more when" in said and "sk-" not in said
 
 
-def test_a_key_file_that_is_no_text_is_said(tmp_path: Path) -> None:
-    (tmp_path / "keys.txt").write_bytes(b"\xff\xfe\x00")
-    (said,) = cautions(tmp_path, "keys: {file: keys.txt}")
-    assert "could not be read" in said
+def test_a_key_file_that_is_no_text_is_refused_as_one_that_is_not_there(tmp_path: Path) -> None:
+    (tmp_path / "keys.txt").write_bytes("zo\u00eb:sk-secret".encode("latin-1"))
+    with pytest.raises(DocumentError) as caught:
+        cautions(tmp_path, "keys: {file: keys.txt}")
+    (problem,) = caught.value.problems
+    assert (problem.code, problem.place and problem.place.path) == ("not-found", "keys.file")
+    assert problem.message == f"the file that `keys.file` names is not UTF-8 text: {tmp_path}/keys.txt"
+
+
+@pytest.mark.parametrize(
+    ("written", "is_said"),
+    [
+        *((path, True) for path in ("keys.txt", "./keys", "/run/keys", "~/.keys", "secrets/keys")),
+        *(
+            (key, False)
+            for key in ("correct-horse-battery", "Zm9v/YmFyYmF6cXV4+w==", "sk-abcdefgh1234.txt", "ann:s3cret")
+        ),
+    ],
+)
+def test_a_path_is_said_and_what_may_be_a_key_is_not(tmp_path: Path, written: str, is_said: bool) -> None:
+    with pytest.raises(DocumentError) as caught:
+        cautions(tmp_path, f"keys:\n  file: '{written}'\n")
+    (problem,) = caught.value.problems
+    assert problem.place is not None
+    assert (written.strip("~./") in problem.message, written in problem.place.source) == (is_said, is_said)
