@@ -139,19 +139,31 @@ def _apart(plan: Plan) -> Iterator[Plan]:
 
 
 def _lines(report: Report) -> Iterator[str]:
-    yield f"{report.requests} requests in each of {len(report.outcomes)} modes"
+    coming_back = sum(outcome.mode.kept is not None for outcome in report.outcomes)
+    yield (
+        f"{report.requests} requests in each of {len(report.outcomes) - coming_back} modes, "
+        f"{report.returning} conversations in each of {coming_back} in which they come back"
+    )
     for outcome in report.outcomes:
         yield _outcome(outcome)
     for difference in report.differences:
         yield _difference(difference)
     for outcome in report.outcomes:
         yield from (f"FAILED in {outcome.mode}: {failure}" for failure in outcome.failures)
+    yield _verdict(report)
+
+
+def _verdict(report: Report) -> str:
     if not report.passed:
-        yield "not the same: guesses, or requests beside each other, change what is written"
-    elif report.differences:
-        yield "the same but for near ties"
-    else:
-        yield "the same in every mode, token for token"
+        wrong = [each.mode for each in report.differences if not each.is_near_tie]
+        causes = [
+            *(["guesses, or requests beside each other,"] if any(mode.kept is None for mode in wrong) else []),
+            *(["rows that conversations come back to"] if any(mode.kept is not None for mode in wrong) else []),
+        ]
+        return f"not the same: {' and '.join(causes)} change what is written" if causes else "requests failed"
+    same = "the same but for near ties" if report.differences else "the same in every mode, token for token"
+    untried = sum(not outcome.is_tried for outcome in report.outcomes)
+    return f"{same}; {untried} modes were not tried, which more `--prompts` may do" if untried else same
 
 
 def _outcome(outcome: Outcome) -> str:
@@ -160,6 +172,8 @@ def _outcome(outcome: Outcome) -> str:
     guesses = f"{outcome.accepted:,} of {outcome.drafted:,} guesses right" if outcome.drafted else "no guesses"
     apart = sum(not each.is_near_tie for each in outcome.differences)
     verdict = f"{len(outcome.differences)} differ, {apart} of them not near ties" if outcome.differences else "equal"
+    if not outcome.is_tried:
+        verdict += ", but no two of them together" if outcome.requests else ", as nothing was asked"
     return (
         f"  {outcome.mode!s:<34} {outcome.tokens:>7,} tokens in {outcome.rounds:>6,} rounds, "
         f"{outcome.rows / rounds:4.1f} rows and {outcome.accepted / rounds:4.2f} accepted a round, "

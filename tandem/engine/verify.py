@@ -32,13 +32,16 @@ from tandem.engine.letters import Prepared, Received, Sent
 from tandem.engine.sample import Row
 from tandem.engine.verify_turns import TURNS, Case, Kept, conversations, longest, returning
 from tandem.engine.world import World
+from tandem.errors import CannotStart, TandemError
 from tandem.model.interface import Block, Model
 
 SLOTS: Final = (1, 2, 4)
 NODES: Final = 15  # of made-up trees
 _ROUNDING: Final = {"float32": 1e-5}  # of the largest score: what a sum in another order may move
 _COARSE: Final = 2.0**-7  # the same of every format that computes in 16 bits or fewer
-_ENDLESS: Final = 1 << 60  # bytes, or requests: memory and queue are not what is tried here
+_ROOM: Final = 1 << 60  # bytes; memory, the queue and patience are not what is tried here
+_QUEUE: Final = 1 << 60  # requests
+_PATIENCE: Final = 1e18  # seconds
 _NO_CACHES: Final = CachesPlan(0, 0, None)
 _SETTLES: Final = 30.0  # seconds in which a disk has looked, and written
 _LOOK: Final = 0.002  # seconds between two looks at it
@@ -91,11 +94,19 @@ class Outcome:
     failures: tuple[str, ...]  # sentences; a request that failed wrote nothing to compare
     prompts: int = 0  # tokens of all prompts
     resumed: int = 0  # of them, those whose rows were still there
+    requests: int = 0  # each turn of a conversation is one
+    together: int = 0  # the most that were in one round
+
+    @property
+    def is_tried(self) -> bool:
+        """Whether what the mode is about has happened: with several slots, that two were in one round."""
+        return self.requests > 0 and self.together >= min(2, self.mode.slots)
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    requests: int
+    requests: int  # in each mode in which nobody comes back
+    returning: int  # conversations, in each of the others
     outcomes: tuple[Outcome, ...]
 
     @property
@@ -113,7 +124,7 @@ def verify(
 ) -> Report:
     """Run `cases` in every mode. `served` opens the drafting of the plan. Made-up guesses know one text a scope and
     prompt. Caches are the gate's own, and gone with it."""
-    gate = _Gate(model, plan, cases, tell)
+    gate = _Gate(model, plan, cases, tell, most_slots=max(slots))
     plain, texts = gate.run(Mode("none", 1), no_drafting())
     known = {(case.ask.scope, case.ask.tokens): texts.get(case.ask.id, ()) for case in cases}
     outcomes = [plain]
@@ -125,7 +136,7 @@ def verify(
     for mode, drafting in _modes_of_return(slots, served):
         with drafting as each:
             outcomes.append(gate.run(mode, each, texts)[0])
-    return Report(len(cases), tuple(outcomes))
+    return Report(len(cases), len(gate.returning), tuple(outcomes))
 
 
 def _modes(
@@ -149,15 +160,15 @@ def _modes_of_return(slots: Sequence[int], served: Served) -> Iterator[tuple[Mod
 class _Gate:
     """One model, run again and again."""
 
-    def __init__(self, model: Model, plan: Plan, cases: Sequence[Case], tell: Tell) -> None:
+    def __init__(self, model: Model, plan: Plan, cases: Sequence[Case], tell: Tell, most_slots: int) -> None:
         self._model = model
         self._plan = plan.engine
-        limits = msgspec.structs.replace(plan.live.limits, max_queue=_ENDLESS, request_timeout=float(_ENDLESS))
+        limits = msgspec.structs.replace(plan.live.limits, max_queue=_QUEUE, request_timeout=_PATIENCE)
         self._live = msgspec.structs.replace(plan.live, limits=limits)
         self._cases = cases
-        self._returning = returning(cases, model.config.window)
+        self.returning = returning(cases, model.config.window, least=most_slots)
         lengths = [len(case.ask.tokens) + case.ask.max_tokens for case in cases]
-        self._window = max((*lengths, *(longest(case.ask) for case in self._returning)))
+        self._window = max((*lengths, *(longest(case.ask) for case in self.returning)))
         self._tell = tell
 
     def run(
@@ -165,8 +176,8 @@ class _Gate:
     ) -> tuple[Outcome, dict[str, tuple[int, ...]]]:
         """What happened, and the text of every request that finished."""
         began = time.perf_counter()
-        done, total = list[Case](), Counter[str]()
-        cases = self._cases if mode.kept is None else self._returning
+        done, total, sizes = list[Case](), Counter[str](), set[int]()
+        cases = self._cases if mode.kept is None else self.returning
         asks = len(cases) * (1 if mode.kept is None else TURNS)
         written = _Written(lambda count: self._tell(str(mode), count, asks))
         with TemporaryDirectory(prefix="tandem-") as folder:
@@ -174,11 +185,11 @@ class _Gate:
             engine = self._engine(self._model, mode.slots, drafting, written, caches)
             for turn in self._turns(mode, cases, written.texts if expected is None else expected):
                 if mode.kept is Kept.DISK and done:  # what is found now was read back
-                    total += _close(engine)
+                    total += _close(engine, sizes)
                     engine = self._engine(self._model, mode.slots, drafting, written, caches)
                 self._drive(engine, turn)
                 done += turn
-            total += _close(engine)
+            total += _close(engine, sizes)
         outcome = Outcome(
             mode=mode,
             tokens=total["tokens"],
@@ -191,6 +202,8 @@ class _Gate:
             failures=tuple(written.failures),
             prompts=sum(len(case.ask.tokens) for case in done),
             resumed=written.resumed,
+            requests=len(done),
+            together=max(sizes, default=0),
         )
         return outcome, written.texts
 
@@ -206,8 +219,8 @@ class _Gate:
     ) -> Engine:
         windows = tuple(SlotPlan(index, self._window, 0) for index in range(slots))
         plan = msgspec.structs.replace(self._plan, slots=windows, caches=caches)
-        world = World(time.perf_counter, lambda: _ENDLESS, lambda: 0, written.post)
-        return Engine(model, plan, self._live, _ENDLESS, world, drafting=drafting)
+        world = World(time.perf_counter, lambda: _ROOM, lambda: 0, written.post)
+        return Engine(model, plan, self._live, _ROOM, world, drafting=drafting)
 
     @staticmethod
     def _drive(engine: Engine, cases: Sequence[Case]) -> None:
@@ -259,7 +272,8 @@ class _Gate:
         """The logits from which the expected text chose there: it is written again, alone, and looked at."""
         recorder = _Recorder(self._model, position)
         self._drive(self._engine(cast(Model, recorder), 1, no_drafting(), _Written(lambda done: None)), [case])
-        assert recorder.row is not None
+        if recorder.row is None:
+            raise TandemError(f"the model ended before token {position} of `{case.ask.id}`, which it wrote before")
         return recorder.row
 
 
@@ -267,17 +281,19 @@ def _settle(engine: Engine) -> None:
     """Where there is a disk, its thread has looked and written."""
     until = time.perf_counter() + _SETTLES
     while (disk := engine.conversations.caches.stats.disk) and (not disk.is_scanned or disk.waiting):
-        assert time.perf_counter() < until, "the disk's thread is stuck"
+        if time.perf_counter() > until:
+            raise CannotStart(f"the disk has not read or written the conversations of the gate in {_SETTLES:.0f} s")
         engine.turn(())
         time.sleep(_LOOK)
 
 
-def _close(engine: Engine) -> Counter[str]:
-    """What it counted."""
+def _close(engine: Engine, sizes: set[int]) -> Counter[str]:
+    """What it counted. How many were in a round goes into `sizes`."""
     _settle(engine)
     counters = engine.health().counters
     assert counters is not None
     engine.close()
+    sizes.update(int(size) for size, rounds in counters.rounds_by_size.items() if rounds)
     return Counter(
         tokens=counters.committed_tokens,
         rounds=sum(counters.rounds_by_size.values()),

@@ -51,9 +51,10 @@ class Kept(StrEnum):
                 return CachesPlan(0, 0, None)
 
 
-def returning(cases: Sequence[Case], window: int) -> list[Case]:
-    """Those that come back: some of each kind, and none that would outgrow `window`."""
-    return [case for case in cases[::_EVERY] if longest(case.ask) <= window]
+def returning(cases: Sequence[Case], window: int, least: int) -> list[Case]:
+    """Those that come back: some of each kind, at least `least` if there are, and none that would outgrow `window`."""
+    some = [case for case in cases[::_EVERY] if longest(case.ask) <= window]
+    return some if len(some) >= least else [case for case in cases if longest(case.ask) <= window][:least]
 
 
 def conversations(cases: Sequence[Case], written: Texts, anew: bool) -> Iterator[list[Case]]:

@@ -11,10 +11,12 @@ from engine_toy import VOCAB, ToyModel, ask, engine_plan, whole_plan
 from msgspec.structs import replace
 from torch import Tensor
 
+import tandem.engine.verify as verify_module
 from tandem.contract.messages import Marks, Sampling
 from tandem.engine.drafters import no_drafting
 from tandem.engine.verify import Report, verify
 from tandem.engine.verify_turns import Case, Kept, conversations, returning
+from tandem.errors import CannotStart
 from tandem.model.interface import Block
 
 TOKENS = 12
@@ -161,4 +163,29 @@ def test_a_turn_asks_the_same_again_behind_what_was_written() -> None:
 
 def test_who_would_outgrow_the_window_does_not_come_back() -> None:
     long, short = Case(ask("long", range(40), 10)), Case(ask("short", range(4), 10))
-    assert returning([long] * 3 + [short], window=64) == [short]
+    assert returning([long] * 3 + [short], window=64, least=1) == [short]
+
+
+def test_of_few_as_many_come_back_as_there_are_slots() -> None:
+    few = [Case(ask(f"{n}", range(4), 10)) for n in range(5)]
+    assert returning(few, window=64, least=4) == few[:4]
+    assert returning(few[:2], window=64, least=4) == few[:2]
+    assert returning(few, window=64, least=2) == few[::3]
+
+
+def test_an_outcome_says_how_many_were_asked_and_how_many_at_once(tmp_path: Path) -> None:
+    report = report_of(ToyModel(row_bucket=16), tmp_path, slots=(4,), of=lambda: cases()[:3])
+    assert (report.requests, report.returning) == (3, 3)
+    assert {(each.requests, each.together > 1) for each in report.outcomes if each.mode.slots == 4} == {
+        (3, True),
+        (9, True),
+    }
+    assert all(each.is_tried for each in report.outcomes)
+    alone = report_of(ToyModel(row_bucket=16), tmp_path, slots=(4,), of=lambda: cases()[:1])
+    assert [each.is_tried for each in alone.outcomes] == [each.mode.slots == 1 for each in alone.outcomes]
+
+
+def test_a_disk_that_is_stuck_is_an_error_and_no_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verify_module, "_SETTLES", -1.0)
+    with pytest.raises(CannotStart, match="the disk has not read or written"):
+        report_of(ToyModel(row_bucket=16), tmp_path, slots=(1,), of=lambda: long_cases()[:1])
