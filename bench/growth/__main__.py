@@ -54,7 +54,12 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--only", action="append", choices=tuple(PARTS), help="this part; may be given several times")
     parser.add_argument("--plot-only", action="store_true", help="draw what the file holds; measure nothing")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="as for `tandem up`")
-    parser.add_argument("--out", type=Path, default=PROJECT / "bench" / "results" / "growth.json")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=PROJECT / "bench" / "results" / "growth.json",
+        help="a .json file; parts it has and that are not measured stay, and the plot goes beside it",
+    )
     return parser.parse_args(arguments)
 
 
