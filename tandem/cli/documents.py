@@ -39,34 +39,37 @@ def check(
     as_json: Json = False,
 ) -> None:
     """Say what is wrong with documents, and with weights that are here, or that nothing is."""
-    status, findings = ExitStatus.GOOD, []
+    status, findings, told = ExitStatus.GOOD, list[dict[str, object]](), list[str]()
     for path in documents or [HERE]:
         try:
-            kind, cautions = _check(path)
+            kind, warnings = _check(path)
         except TandemError as error:
             status = error.exit_status
             findings += _tell(error, as_json)
         else:
+            told += warnings
             if not as_json:
                 typer.echo(f"{path}: good ({kind})")
-                for caution in cautions:
-                    typer.echo(f"warning: {caution}", err=True)
+                for warning in warnings:
+                    typer.echo(f"warning: {warning}", err=True)
     if as_json:
-        typer.echo(json.dumps({"errors": findings}, indent=1, ensure_ascii=False))
+        typer.echo(json.dumps({"errors": findings, "warnings": told}, indent=1, ensure_ascii=False))
     raise typer.Exit(status)
 
 
 def _check(path: Path) -> tuple[str, tuple[str, ...]]:
-    """The kind of a good document, and what is allowed in it and seldom meant."""
+    """The kind of a good document, and what an appliance of it would not do, or would do and is seldom meant."""
     from tandem import config
     from tandem.director.weights import check_weights
+    from tandem.memory.reading import read_box
+    from tandem.planner.compile import foresee
 
     kind = config.check(path)
     if kind != "appliance":
         return kind, ()
     documents = config.load(path)
     check_weights(documents)
-    return kind, documents.cautions
+    return kind, foresee(documents, read_box())
 
 
 def plan(

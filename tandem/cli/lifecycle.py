@@ -71,7 +71,7 @@ def up(
     documents = load(appliance, flags)
     check_weights(documents)
     plan = compile_plan(documents, read_box())
-    for warning in plan.warnings:
+    for warning in (*plan.warnings, *plan.key_warnings):
         typer.echo(f"warning: {warning}", err=True)
     raise typer.Exit(asyncio.run(raise_appliance(plan, detach=detach, variables=as_variables(flags))))
 
@@ -224,13 +224,14 @@ def _print_status(seen: ApplianceState, plan: Plan, as_json: bool) -> None:
     from rich.console import Console
 
     from tandem.cli.screen import render_report, status_lines, status_table, url
+    from tandem.contract.keys import warnings_now
 
     if as_json:
         record = msgspec.to_builtins(seen)
         record["live"], record["placements"] = msgspec.json.decode(seen.live), msgspec.json.decode(seen.placements)
         typer.echo(
             json.dumps(
-                {**record, "url": url(plan), "appliance": plan.appliance, "warnings": plan.warnings},
+                {**record, "url": url(plan), "appliance": plan.appliance, "warnings": warnings_now(plan)},
                 indent=1,
                 ensure_ascii=False,
             )

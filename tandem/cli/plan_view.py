@@ -52,7 +52,7 @@ def print_plan(documents: Documents, plan: Plan) -> None:
     console.print(_limits(plan))
     if documents.profile.facts:
         console.print(_facts(documents))
-    for warning in plan.warnings:
+    for warning in (*plan.warnings, *plan.key_warnings):
         _say(console, f"! {warning}", "yellow")
     made = f"plan {plan.id}, from {len(plan.documents)} documents; run directory {plan.paths.run}"
     _say(console, made, "dim")

@@ -15,6 +15,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from tandem.contract.keys import warnings_now
 from tandem.contract.messages import ApplianceState, ProgramStatus, ReloadReport
 from tandem.contract.plan import Plan
 from tandem.units import format_bytes, format_duration
@@ -126,7 +127,7 @@ def status_lines(picture: ApplianceState, plan: Plan) -> Iterator[str]:
             yield f"  free in blocks of 2 MiB and more: {format_bytes(picture.memory.free_blocks)}"
         named = (f"{part.name} {format_bytes(part.bytes)}" for part in picture.memory.parts if part.bytes > 0)
         yield f"  in use: {', '.join(named)}"
-    for warning in plan.warnings:
+    for warning in warnings_now(plan):
         yield f"warning: {warning}"
 
 

@@ -129,7 +129,7 @@ class _Reader:
             return None
         return Documents(
             path, appliance, _stem(profile_name), profile, _stem(residency_name), residency,
-            weights, state, tuple(self.files), layers, find_cautions(appliance, self.base, environment), draft_weights,
+            weights, state, tuple(self.files), layers, find_cautions(appliance, environment), draft_weights,
         )  # fmt: skip
 
     def _named_profile(self, name: str, place: Place | None) -> Profile | None:

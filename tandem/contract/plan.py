@@ -330,7 +330,8 @@ class Plan(Struct, frozen=True):
     programs: tuple[Program, ...]
     memory: tuple[MemoryItem, ...]  # the waterfall, in the order it is taken
     placements: tuple[Placement, ...]
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()  # of the documents
+    key_warnings: tuple[str, ...] = ()  # of the key file when this was planned; `warnings_now` reads it again
     overridden: tuple[str, ...] = ()  # what the document says and a flag or variable of `tandem up` holds
 
     def program(self, name: str) -> Program | None:

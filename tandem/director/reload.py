@@ -93,12 +93,14 @@ def apply(state: State, judgement: Judgement, at: float) -> State:
     change = diff(before, plan)
     if change.moves:
         return refuse(state, MOVES, "; ".join(change.sentences) + "\n", at)
-    news = [f"warning: {each}" for each in plan.warnings if each not in before.warnings]
+    said = (*before.warnings, *before.key_warnings)
+    news = [f"warning: {each}" for each in (*plan.warnings, *plan.key_warnings) if each not in said]
     news += [each for each in plan.overridden if each not in before.overridden]
     if change.kind is not ChangeClass.NONE:
         will, has = ("; ".join((*each, *news)) for each in (change.sentences, done(change.sentences)))
         return propose(state, plan, str(change.kind), will, at, has)
-    state = replace(state, plan=replace(before, warnings=plan.warnings, overridden=plan.overridden))
+    words = {name: getattr(plan, name) for name in ("warnings", "key_warnings", "overridden")}
+    state = replace(state, plan=replace(before, **words))
     is_back = state.report is not None and state.report.outcome in ("refused", "rolled_back")
     if not (is_back or news):
         return state

@@ -15,6 +15,7 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import Final
 
+from tandem.contract.keys import read_keys
 from tandem.contract.plan import KeySource
 
 _log = logging.getLogger("tandem.gateway.auth")
@@ -138,7 +139,8 @@ class Keys:
             stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
             if stamp == self._stamp:
                 return
-            self._callers, self._stamp = self._fixed | _read(self._file.read_text(), self._source), stamp
+            text = self._file.read_text(encoding="utf-8")
+            self._callers, self._stamp = self._fixed | _read(text, self._source), stamp
             _log.info("read %d keys", len(self._callers))
         except (OSError, UnicodeDecodeError) as error:
             if self._stamp != ():
@@ -147,15 +149,11 @@ class Keys:
 
 
 def _read(text: str, source: KeySource) -> dict[bytes, Caller]:
-    """`name:key` a line; empty lines and lines that begin with `#` are skipped. A key may hold colons."""
+    lines = read_keys(text)
+    for number in lines.bad:
+        _log.error("line %d of the keys is not `name:key`; it is skipped", number)
     callers: dict[bytes, Caller] = {}
-    for number, line in enumerate(text.splitlines(), 1):
-        name, colon, key = (part.strip() for part in line.partition(":"))
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
-        if not (name and colon and key):
-            _log.error("line %d of the keys is not `name:key`; it is skipped", number)
-            continue
+    for name, key in lines.keys:
         scope = hashlib.sha256(b"scope:" + key.encode()).hexdigest()[:16]
         callers[hashlib.sha256(key.encode()).digest()] = Caller(name, scope, _role(name, source))
     return callers

@@ -3,12 +3,14 @@ does everything stand."""
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
 
+from tandem.contract import keys
 from tandem.contract.messages import (
     ApplianceState,
     Health,
@@ -103,7 +105,7 @@ class WholeState(Summary, frozen=True, kw_only=True):
     placements: Any  # residency's last answers, with their figures
     roles: tuple[RoleStatus, ...]
     ledger_rows_lost: int
-    warnings: tuple[str, ...]  # the plan's: what is allowed, and seldom meant
+    warnings: tuple[str, ...]  # what is allowed, and seldom meant
 
 
 async def readiness(service: Service) -> Ready:
@@ -182,7 +184,6 @@ def memory_now(state: ApplianceState) -> MemoryNow:
 
 def warnings_now(plan: Plan) -> tuple[str, ...]:
     """Of the plan that holds now: an edit that restarts nothing here has replaced the one we were started under."""
-    try:
-        return read_plan(Path(plan.paths.run)).warnings
-    except (OSError, msgspec.MsgspecError):
-        return plan.warnings
+    with contextlib.suppress(OSError, msgspec.MsgspecError):  # else of the one we know
+        plan = read_plan(Path(plan.paths.run))
+    return keys.warnings_now(plan)

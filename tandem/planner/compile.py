@@ -14,6 +14,7 @@ import msgspec
 from tandem.config import Documents
 from tandem.config.paths import under
 from tandem.config.settings import find_overridden
+from tandem.contract.keys import key_file_warnings
 from tandem.contract.plan import (
     Api,
     Basis,
@@ -88,6 +89,7 @@ def compile_plan(
         memory=waterfall(box, held, memory, roles, placements, live.floors),
         placements=placements,
         warnings=tuple(plan_warnings(documents, serving, roles)),
+        key_warnings=key_file_warnings(live.keys),
         overridden=find_overridden(documents.layers),
     )
     return msgspec.structs.replace(plan, id=plan_id(plan))
@@ -256,6 +258,13 @@ def plan_warnings(documents: Documents, serving: Serving, roles: tuple[RolePlan,
         if not Path(role.weights).exists()
     )
     return [*warnings, *documents.cautions]
+
+
+def foresee(documents: Documents, box: Box) -> tuple[str, ...]:
+    """What a plan of `documents` warns of, also when it does not fit `box`."""
+    serving = resolve(documents, box)
+    warnings = plan_warnings(documents, serving, plan_roles(documents, serving))
+    return (*warnings, *key_file_warnings(plan_live(documents).keys))
 
 
 def plan_id(plan: Plan) -> str:

@@ -21,7 +21,7 @@ from tandem.cli.appliance import Lock, check_port, leftovers, prepare, rouse, su
 from tandem.cli.logs import Tail
 from tandem.cli.raising import raise_appliance
 from tandem.config import load
-from tandem.contract.messages import ReloadReport
+from tandem.contract.messages import ApplianceState, ReloadReport
 from tandem.contract.plan import KeySource, Paths, Plan
 from tandem.director.rundir import write_plan
 from tandem.director.supervisord import SupervisordGone, configuration
@@ -193,6 +193,14 @@ def test_the_curl_line_finds_a_key_and_never_prints_one(plan: Plan, tmp_path: Pa
         check=True,
     )
     assert "Authorization: Bearer sk-se:cret\n" in shown.stdout
+
+
+def test_status_says_what_the_key_file_is_now(plan: Plan, tmp_path: Path) -> None:
+    plan = replace(plan, live=replace(plan.live, keys=KeySource(file=str(tmp_path / "keys"))), warnings=())
+    seen = ApplianceState("plan", "serving", (), b"{}", 1, 1, 0.0)
+    assert "warning: what `keys.file` names is not there" in "\n".join(screen.status_lines(seen, plan))
+    (tmp_path / "keys").write_text("ann:key\n")
+    assert "warning" not in "\n".join(screen.status_lines(seen, plan))
 
 
 def test_an_open_appliance_needs_no_header(plan: Plan) -> None:

@@ -8,10 +8,14 @@ import pytest
 
 from tandem.cli.screen import status_lines
 from tandem.contract.messages import ApplianceState, MemoryPart, MemoryView
+from tandem.contract.plan import KeySource
 from tandem.units import GIB
 
 PLAN = SimpleNamespace(
-    appliance="appliance.yaml", warnings=("nobody is let in",), gateway=SimpleNamespace(host="127.0.0.1", port=8080)
+    appliance="appliance.yaml",
+    warnings=("nobody is let in",),
+    gateway=SimpleNamespace(host="127.0.0.1", port=8080),
+    live=SimpleNamespace(keys=KeySource()),
 )
 PARTS = (MemoryPart("engine: weights and runtime", 2 * GIB), MemoryPart("outside", 6 * GIB))
 

@@ -58,6 +58,13 @@ def test_new_warnings_and_edits_in_vain_are_told_once() -> None:
     assert report.sentence == "limits.max_queue: 8 -> 3: acts at once; `slots.count: 2` has no effect"
 
 
+def test_what_a_key_file_said_is_told_once_too() -> None:
+    plan = replace(make_plan("two"), key_warnings=("line 2 is no key",))
+    state = after(Judgement((), plan))
+    assert state.report is not None and state.report.sentence.endswith("; warning: line 2 is no key")
+    assert apply(replace(state, report=None), Judgement((), plan), at=8.0).report is None
+
+
 def test_a_refusal_keeps_the_plan() -> None:
     state = after(Judgement((), None, "1 problem", "error[...]"))
     assert state.plan.id == "one"

@@ -467,3 +467,13 @@ async def test_health_says_the_warnings_of_the_plan_that_holds_now(start: Start,
         assert (await appliance.http.get("/health")).json()["warnings"] == list(edited.warnings)
         plan.paths.plan.write_text("{")
         assert (await appliance.http.get("/health")).json()["warnings"] == []
+
+
+async def test_health_says_what_the_key_file_is_now(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("ann:key\n")
+    headers = {"authorization": "Bearer key"}
+    async with start(live=make_live(KeySource(file=str(tmp_path / "keys")))) as appliance:
+        assert (await appliance.http.get("/health", headers=headers)).json()["warnings"] == []
+        (tmp_path / "keys").write_text("ann:key\nben\n")
+        (said,) = (await appliance.http.get("/health", headers=headers)).json()["warnings"]
+        assert "on line 2:" in said
