@@ -34,7 +34,14 @@ class Room:
 
 
 def inspect(
-    path: Annotated[Path, typer.Argument(help="A checkpoint directory or a GGUF file.", show_default=False)],
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="A checkpoint directory, a GGUF file, or a source as a profile has it, as in `package:NAME/FILE`.",
+            show_default=False,
+        ),
+    ],
     window: Annotated[int | None, typer.Option("--window", min=1, help="Rows of a sequence; default: all.")] = None,
     slots: Annotated[int, typer.Option("--slots", min=1, max=16, help="Slots of that window.")] = 1,
     box: Annotated[
@@ -52,7 +59,7 @@ def inspect(
     from tandem.model.inspection import inspect as look
 
     room = _room(box, available)
-    seen = look(path)
+    seen = look(_located(model))
     rows = seen.window if window is None else window
     if rows > seen.window:
         raise typer.BadParameter(f"the model was trained for {seen.window:,} rows", param_hint="--window")
@@ -63,6 +70,16 @@ def inspect(
         typer.echo(json.dumps(asdict(seen) | costs | fit, indent=1))
     else:
         typer.echo("\n".join(_lines(seen, rows, slots, room)))
+
+
+def _located(model: str) -> Path:
+    from tandem.config.documents import Appliance
+    from tandem.config.weights import locate_model
+
+    try:
+        return locate_model(model, Path(), Path(Appliance.model_fields["state"].default))
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="MODEL") from None
 
 
 def _room(box: str | None, available: str | None) -> Room:
@@ -99,7 +116,8 @@ def _lines(seen: Inspection, rows: int, slots: int, room: Room) -> list[str]:
         f"formats: {formats}",
         *(f"  {group:<{width}}  {size(count):>12}" for group, count in seen.groups.items()),
         f"a decode step reads {size(seen.step_bytes)} of weights",
-        f"a token takes {seen.bytes_a_token:,} bytes, a sequence {size(seen.fixed_bytes)} beside its rows",
+        f"a token takes {seen.bytes_a_token:,} bytes, a sequence {size(seen.fixed_bytes)} beside its rows; "
+        f"in a profile `{seen.kv}`",
         f"a window of {rows:,} takes {size(seen.sequence_bytes(rows))}",
         *_ahead(seen),
         _verdict(seen, rows, slots, room),

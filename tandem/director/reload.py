@@ -69,9 +69,11 @@ def judge_documents(running: Plan, held: int) -> Judgement:
     return Judgement(plan.documents, plan)
 
 
-def _reads(plan: Plan) -> tuple[str, str, int]:
+def _reads(plan: Plan) -> tuple[object, ...]:
     """What of a plan its weights have a say in."""
-    return plan.engine.weights, plan.engine.family, max(slot.window for slot in plan.engine.slots)
+    engine = plan.engine
+    drafting = engine.draft and engine.draft.model
+    return engine.weights, drafting, engine.family, max(slot.window for slot in engine.slots), engine.bytes_a_token
 
 
 def judge_edit(judge: Callable[[], Judgement], contents: Contents) -> tuple[Judgement, Contents]:

@@ -21,13 +21,14 @@ def check_weights(documents: Documents) -> None:
     Raises `DocumentError` for a profile that does not describe them, `CannotStart` for files that are damaged, not
     known or not of one model.
     """
-    from tandem.model.inspection import inspect, window_too_long, wrong_family
+    from tandem.model.inspection import KvRows, inspect, window_too_long, wrong_family, wrong_rows
     from tandem.text.vocabulary import read_vocabulary
 
     if (drafting := documents.draft_weights) is not None:
         if not drafting.exists():
             help = "put a model of the same tokenizer there (it is not fetched), or write `draft.model: off`"
             raise _wrong(documents, "not-found", (f"there is no model to draft at {drafting}", help), _DRAFT_MODEL)
+        inspect(drafting)
         read_vocabulary(drafting)
     if not documents.weights.present:
         return
@@ -37,6 +38,10 @@ def check_weights(documents: Documents) -> None:
         raise _wrong(documents, "wrong-family", wrong_family(path, profile.family, seen.family))
     if profile.window > seen.window:
         raise _wrong(documents, "window", window_too_long(path, profile.window, seen.window))
+    kv = profile.kv
+    rows = KvRows(kv.layers, kv.heads, kv.head_dim, kv.indexer_key)
+    if not seen.takes(rows):
+        raise _wrong(documents, "wrong-rows", wrong_rows(path, rows, seen))
     read_vocabulary(path)
 
 

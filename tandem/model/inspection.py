@@ -9,8 +9,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-from tandem.model.families.architecture import Architecture, read_architecture, with_mtp
+from tandem.model.families.architecture import Architecture, Kind, read_architecture, with_mtp
 from tandem.model.families.fields import Fields
+from tandem.model.families.header import architecture_of, read_header
 from tandem.model.weights import blockscaled
 from tandem.model.weights.gguf import GgufFile
 from tandem.model.weights.safetensors import CONFIG, Entry, WrongWeights, read_config, read_directory
@@ -51,6 +52,29 @@ class Ahead:
 
 
 @dataclass(frozen=True, slots=True)
+class KvRows:
+    """What a token's rows are made of, in a profile's words."""
+
+    layers: int  # that keep rows
+    heads: int
+    head_dim: int
+    indexer_key: int = 0
+
+    @property
+    def bytes_a_layer(self) -> int:
+        return (2 * self.heads * self.head_dim + self.indexer_key) * ELEMENT
+
+    @property
+    def bytes_a_token(self) -> int:
+        return self.layers * self.bytes_a_layer
+
+    def __str__(self) -> str:
+        """As a profile has it."""
+        key = f", indexer_key: {self.indexer_key}" if self.indexer_key else ""
+        return f"kv: {{layers: {self.layers}, heads: {self.heads}, head_dim: {self.head_dim}{key}}}"
+
+
+@dataclass(frozen=True, slots=True)
 class Inspection:
     family: str
     layers: dict[str, int]  # by kind
@@ -61,12 +85,18 @@ class Inspection:
     formats: dict[str, int]  # bytes by format
     groups: dict[str, int]  # bytes by what they are for
     step_bytes: int  # weights that decoding one row reads
+    kv: KvRows
     ahead: Ahead | None = None  # a head that can be read
 
     @property
     def resident_bytes(self) -> int:
         """Weights in memory when they are served as they are stored, without a head that guesses ahead."""
         return sum(size for group, size in self.groups.items() if group not in (ON_DISK, UNREAD, AHEAD))
+
+    def takes(self, rows: KvRows) -> bool:
+        """Whether these rows are of the model's size. A head that guesses ahead may be counted as one more layer."""
+        most = self.bytes_a_token + (self.kv.bytes_a_layer if AHEAD in self.groups else 0)
+        return self.bytes_a_token <= rows.bytes_a_token <= most
 
     def sequence_bytes(self, rows: int) -> int:
         """What one sequence of `rows` tokens takes."""
@@ -83,7 +113,7 @@ def family_of(path: Path) -> str:
     if path.is_dir():
         return read_architecture(Fields(path / CONFIG, read_config(path))).family
     with GgufFile(path) as file:
-        return file.architecture
+        return architecture_of(file)
 
 
 def wrong_family(path: Path, declared: str, found: str) -> tuple[str, str]:
@@ -102,11 +132,22 @@ def window_too_long(path: Path | str, declared: int, trained: int) -> tuple[str,
     )
 
 
+def wrong_rows(path: Path, declared: KvRows, seen: Inspection) -> tuple[str, str]:
+    """The same of rows of another size than the model's."""
+    return (
+        f"the profile says that a token's rows take {declared.bytes_a_token:,} bytes; the model in {path} takes "
+        f"{seen.bytes_a_token:,} (of {ELEMENT} bytes a number, without drafters)",
+        f"write `{seen.kv}` in the profile",
+    )
+
+
 def _inspect_directory(directory: Path) -> Inspection:
     fields = Fields(directory / CONFIG, read_config(directory))
     architecture = read_architecture(fields)
     groups, formats = _sums(_tensors(read_directory(directory)))
-    experts = architecture.experts
+    experts, attention = architecture.experts, architecture.attention
+    index = architecture.index.dim if architecture.index else 0
+    layers = sum(kind is not Kind.LINEAR for kind in architecture.kinds)
     return Inspection(
         family=architecture.family,
         layers=dict(Counter(kind.value for kind in architecture.kinds)),
@@ -117,6 +158,7 @@ def _inspect_directory(directory: Path) -> Inspection:
         formats=formats,
         groups=groups,
         step_bytes=_step_bytes(groups, architecture.tied, experts.chosen / experts.experts if experts else 1.0),
+        kv=KvRows(layers, attention.kv_heads, attention.head_dim, index),
         ahead=_ahead(architecture, fields, groups.get(AHEAD)),
     )
 
@@ -138,23 +180,23 @@ def _ahead(architecture: Architecture, fields: Fields, size: int | None) -> Ahea
 
 def _inspect_gguf(path: Path) -> Inspection:
     with GgufFile(path) as file:
-        family = file.architecture
+        _, config = read_header(file)
         tensors = [(each.name, each.kind.name, each.size) for each in file.tensors.values()]
-        layers, heads = file.whole(f"{family}.block_count"), file.whole(f"{family}.attention.head_count")
-        head_dim = file.whole(f"{family}.attention.key_length", file.whole(f"{family}.embedding_length") // heads)
-        rows = 2 * file.whole(f"{family}.attention.head_count_kv", heads) * head_dim
-        groups, formats = _sums(iter(tensors))
-        return Inspection(
-            family=family,
-            layers={"full_attention": layers},
-            vocab=file.tensors["token_embd.weight"].shape[0],
-            window=file.whole(f"{family}.context_length"),
-            bytes_a_token=layers * rows * ELEMENT,
-            fixed_bytes=0,
-            formats=formats,
-            groups=groups,
-            step_bytes=_step_bytes(groups, HEAD not in groups, 1.0),
-        )
+        family = file.architecture
+    groups, formats = _sums(iter(tensors))
+    rows = KvRows(config.layers, config.kv_heads, config.head_dim)
+    return Inspection(
+        family=family,
+        layers={Kind.FULL.value: config.layers},
+        vocab=config.vocab,
+        window=config.window,
+        bytes_a_token=rows.bytes_a_token,
+        fixed_bytes=0,
+        formats=formats,
+        groups=groups,
+        step_bytes=_step_bytes(groups, HEAD not in groups, 1.0),
+        kv=rows,
+    )
 
 
 def _tensors(entries: dict[str, Entry]) -> Iterator[tuple[str, str, int]]:

