@@ -21,7 +21,7 @@ from torch import Tensor
 
 from tandem.model.config import ModelConfig
 from tandem.model.families.architecture import read_architecture
-from tandem.model.families.directory import runs_natively
+from tandem.model.families.directory import why_in_torch
 from tandem.model.families.fields import Fields
 from tandem.model.interface import Block, Model, Wants
 from tandem.model.loading import load
@@ -438,7 +438,7 @@ class TestServed:
         self.SHAPE.reference().save_pretrained(tmp_path)
         architecture = read_architecture(Fields(tmp_path / CONFIG, read_config(tmp_path)))
         elsewhere = Placement(torch.device("cpu"), kernels=True), Placement(torch.device("meta"), kernels=False)
-        taken = [runs_natively(architecture, Compute.BFLOAT16, place) for place in (HOST, *elsewhere)]
+        taken = [why_in_torch(architecture, Compute.BFLOAT16, place) is None for place in (HOST, *elsewhere)]
         assert taken == [NativeStep.pays(), False, False]
 
     def test_sizes_that_are_no_multiples_run_in_torch(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -6,7 +6,7 @@ Packing is the source's: `Weights.matrix` is the one place where stored matrices
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -46,32 +46,22 @@ class Parts:
     head: Blocks
 
 
-def runs_natively(config: ModelConfig, compute: Compute) -> bool:
-    """Whether the native step takes over here, which the log says where it might have. float32 is the reference."""
+def why_in_torch(config: ModelConfig, compute: Compute) -> str | None:
+    """Why the native step does not take over here; None: it does."""
     if compute is Compute.FLOAT32:
-        return False
+        return "float32 is the reference"
     if not NativeStep.pays():
-        log.info("passes run in torch: the native step was not compiled, or has nothing for this processor")
-        return False
+        return "the native step was not compiled, or has nothing for this processor"
     if not NativeStep.fits(config) or not Blocks.fits((config.vocab, config.hidden)):
-        log.info("passes run in torch: sizes of this model are no multiples of what the native step computes at a time")
-        return False
-    return True
+        return "sizes of this model are no multiples of what the native step computes at a time"
+    return None
 
 
-def read(
-    config: ModelConfig,
-    weights: Weights,
-    names: Names,
-    tied: bool,
-    normed: bool,
-    progress: Callable[[float], None] = lambda share: None,
-) -> Parts:
-    """`tied`: the head is the embedding. `normed`: queries and keys are. `progress` hears the share of layers."""
+def read(config: ModelConfig, weights: Weights, names: Names, tied: bool, normed: bool) -> Parts:
+    """`tied`: the head is the embedding. `normed`: queries and keys are."""
     width, kv_width = config.query_width, config.kv_width
 
     def read_layer(index: int) -> StepLayer:
-        progress((index + 2) / (config.layers + 2))  # embedding and head weigh about as much as a layer
         at = names.layer.format(index)
         qkv = zip((f"{at}{name}" for name in names.qkv), (width, kv_width, kv_width), strict=True)
         return StepLayer(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -24,6 +25,8 @@ from tandem.model.weights import checkpoint
 from tandem.model.weights.checkpoint import Checkpoint, Source
 from tandem.model.weights.quant import Compute
 from tandem.model.weights.safetensors import CONFIG
+
+log = logging.getLogger("tandem.engine")
 
 _BUILDERS: Final = {"llama": llama.build, "qwen3": qwen3.build, "qwen35": qwen35.build, "flashnext": flashnext.build}
 
@@ -70,7 +73,8 @@ def open_checkpoint(
     unread = (PICTURES,) if architecture.mtp else (PICTURES, MTP)
     config, turned = architecture.model, architecture.attention.rope_dim
     rope = Rope(turned, config.rope_base, config.window, device=placement.device)
-    if runs_natively(architecture, compute, placement):
+    why = why_in_torch(architecture, compute, placement)
+    if why is None:
         read = partial(dense.read, config, names=NAMES, tied=architecture.tied, normed=_NORMED[architecture.family])
 
         def pack(wrap: Wrap) -> dense.Parts:
@@ -79,6 +83,7 @@ def open_checkpoint(
             )
 
         return dense.build(config, store.read(state, directory, compute, pack, read), rope, turn_halves=True)
+    log.info("passes run in torch: %s", why)
     build = _BUILDERS[architecture.family]
     model = checkpoint.load(
         opened, lambda source: build(source, architecture, compute, rope), unread, progress, placement
@@ -87,13 +92,15 @@ def open_checkpoint(
     return model
 
 
-def runs_natively(architecture: Architecture, compute: Compute, placement: Placement) -> bool:
-    """As `dense.runs_natively`, of a directory's model. What lies on a device is multiplied there."""
-    on_host = placement.device == HOST.device and not placement.kernels
-    whole_heads = architecture.attention.rope_dim == architecture.attention.head_dim
-    return (
-        on_host and architecture.family in _NORMED and whole_heads and dense.runs_natively(architecture.model, compute)
-    )
+def why_in_torch(architecture: Architecture, compute: Compute, placement: Placement) -> str | None:
+    """As `dense.why_in_torch`, of a directory's model."""
+    if placement.device != HOST.device or placement.kernels:
+        return "what lies on a device is multiplied there"
+    if architecture.family not in _NORMED:
+        return f"the native step knows {' and '.join(_NORMED)}, and this is {architecture.family}"
+    if architecture.attention.rope_dim != architecture.attention.head_dim:
+        return "only part of a head is turned"
+    return dense.why_in_torch(architecture.model, compute)
 
 
 class StoredWeights:

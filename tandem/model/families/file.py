@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -24,36 +25,48 @@ from tandem.model.rope import Rope
 from tandem.model.weights.gguf import GgufFile, StoredTensor
 from tandem.model.weights.quant import Compute, Projection, projection, table
 
+log = logging.getLogger("tandem.engine")
+
 
 def open_file(file: GgufFile, compute: Compute, progress: Callable[[float], None], state: Path | None = None) -> Model:
     """`state`: see `loading`. Raises `CannotStart` when it is not what its architecture needs."""
     family, config = read_header(file)
-    if not dense.runs_natively(config, compute):
+    if why := dense.why_in_torch(config, compute):
+        log.info("passes run in torch: %s", why)
         return _read(file, family, config, compute, progress)
     tied = stored_name(NAMES.head) not in file.tensors
-    weights = FileWeights(file, compute)
+    weights = FileWeights(file, compute, progress)
     read = partial(dense.read, config, names=NAMES, tied=tied, normed=family.normed)
-    parts = store.read(state, file.path, compute, lambda wrap: read(wrap(weights), progress=progress), read)
+    parts = store.read(state, file.path, compute, lambda wrap: read(wrap(weights)), read)
     return dense.build(config, parts, _rope(file, config), family.turn_halves)
 
 
 class FileWeights:
     """Implements `dense.Weights`. In bfloat16 everything is that; else whole numbers of up to 8 bits stay as the file
-    has them, and anything else is rounded to 8 bits a group of 32."""
+    has them, and anything else is rounded to 8 bits a group of 32. `progress` hears the share of bytes."""
 
-    def __init__(self, file: GgufFile, compute: Compute) -> None:
+    def __init__(self, file: GgufFile, compute: Compute, progress: Callable[[float], None]) -> None:
         self._tensors = file.tensors
         self._compute = compute
+        self._progress = progress
+        self._read = 0  # bytes
+        self._size = sum(tensor.size for tensor in file.tensors.values())
 
     def matrix(self, width: int, parts: Sequence[tuple[str, int]]) -> Blocks:
-        tensors = [self._tensors[stored_name(name)] for name, _ in parts]
+        tensors = [self._take(name) for name, _ in parts]
         if self._compute is Compute.BFLOAT16:
             return stacked([round_to_sixteen(tensor.bfloat16()) for tensor in tensors])
         is_narrow = self._compute is Compute.INT4 and all(tensor.is_four_bit for tensor in tensors)
         return stacked([self._packed(tensor, 4 if is_narrow else 8) for tensor in tensors])
 
     def norm(self, name: str, width: int) -> Tensor:
-        return self._tensors[stored_name(name)].float32().contiguous()
+        return self._take(name).float32().contiguous()
+
+    def _take(self, name: str) -> StoredTensor:
+        tensor = self._tensors[stored_name(name)]
+        self._read += tensor.size
+        self._progress(self._read / self._size)
+        return tensor
 
     @staticmethod
     def _packed(tensor: StoredTensor, bits: int) -> Blocks:

@@ -21,6 +21,7 @@ import logging
 import mmap
 import os
 import struct
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -56,6 +57,8 @@ _CODE: Final = (
     "families/directory.py",
     "families/fields.py",
     "families/file.py",
+    "families/header.py",
+    "families/names.py",
     "native/blocks.py",
     "native/store.py",
     "weights/*.py",
@@ -135,7 +138,7 @@ class Store:
         with _or_not_kept():
             kept = Kept(path)
         with suppress(OSError):  # of no use to this start
-            _last_use(path).touch(0o600)
+            _note_use(path)
             self._tidy(path, origin)
         return kept
 
@@ -333,6 +336,12 @@ def _last_use(path: Path) -> Path:
     """An empty file whose time says when `path` was opened last: to change a time of `path` itself would be a change of
     it, and have it read for its sha256."""
     return path.with_suffix(".used")
+
+
+def _note_use(path: Path) -> None:
+    _last_use(path).touch(0o600)
+    now = time.time_ns()  # finer than the clock by which the kernel would say it
+    os.utime(_last_use(path), ns=(now, now))
 
 
 def _used_at(path: Path) -> int:
