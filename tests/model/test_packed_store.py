@@ -22,10 +22,11 @@ from tandem.contract import content
 from tandem.model.families.dense import Weights
 from tandem.model.interface import Block, Wants
 from tandem.model.loading import load
-from tandem.model.native import store
+from tandem.model.native import packed_file, store
 from tandem.model.native.blocks import Blocks, round_to_eight
+from tandem.model.native.packed_file import in_memory
 from tandem.model.native.step import NativeStep
-from tandem.model.native.store import Wrap, in_memory
+from tandem.model.native.store import Wrap
 
 WIDTH, OUTPUTS = 64, 48
 
@@ -280,7 +281,7 @@ def test_where_nothing_can_be_written_every_start_packs(
 def test_a_disk_that_is_almost_full_is_left_alone(
     state: Path, source: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(store, "_SPARE", 1 << 60)
+    monkeypatch.setattr(packed_file, "_SPARE", 1 << 60)
     model, _ = read(state, source)
     assert is_same(model, FRESH)
     assert "the disk has" in caplog.text and "are left alone" in caplog.text
