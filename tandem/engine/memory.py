@@ -129,12 +129,11 @@ class MemoryKeeper:
         the youngest request ends before the kernel ends all of them."""
         if now < self._next_look:
             return
-        floor, available = self.floors.hard_floor, self.available()
+        floor, available, is_exhausted = self.floors.hard_floor, self.available(), False
         if available < floor:
-            self.relieve(floor)
-            available = self.available()
-        if not self._guard.must_act(available, floor, now):
-            return
+            is_exhausted, available = not self.relieve(floor), self.available()
+        if not self._guard.must_act(available, floor, now) or not is_exhausted:
+            return  # what fell again since the ladder had enough, it is asked for at the next look
         running = [slot.sequence for slot in self.slots if slot.sequence and slot.sequence.end is None]
         if not running:
             return

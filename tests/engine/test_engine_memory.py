@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from itertools import count
 
 import torch
 from engine_toy import Hand, alone, ask, hand
@@ -15,6 +16,7 @@ from residency_of import resident_bytes
 from test_row_memory import KIB4, committed, pool_plan, prompt
 
 from tandem.contract.messages import Cancel, Finished, Generate, RefusalCode, Refused, RequestState
+from tandem.engine.memory import LOOK_EVERY
 from tandem.memory.host_pages import HostPages
 
 
@@ -74,6 +76,33 @@ def test_nobody_ends_when_the_ladder_was_enough() -> None:
     driver.until_idle()
     assert "roles" in box.acts
     assert driver.tokens("a") == alone(ask("a", prompt(20), 300), pool_plan())
+
+
+def test_nobody_ends_while_the_ladder_has_more_to_give() -> None:
+    """What the first rung gave is taken by others before the engine looks again; the next look asks the next rung."""
+    box = Box()
+    driver = boxed(box)
+    driver.turn(ask("a", prompt(20), 300))
+    driver.turn()
+    box.trimmable, box.roles = HARD_FLOOR // 4, HARD_FLOOR
+    leave_room(box, driver, -KIB4)
+    memory, looks = driver.engine.memory, count()
+    read = memory._world.available
+
+    def available() -> int:
+        if "allocator" in box.acts and next(looks) == 1:
+            box.others += HARD_FLOOR
+        return read()
+
+    memory._world = replace(memory._world, available=available)
+    driver.now += LOOK_EVERY
+    driver.turn()
+    assert box.acts == ["allocator"] and read() < HARD_FLOOR
+    assert driver.health.running == 1
+    driver.until_idle()
+    assert "roles" in box.acts
+    assert driver.tokens("a") == alone(ask("a", prompt(20), 300), pool_plan())
+    assert driver.health.counters.ended_for_memory == 0
 
 
 def test_an_idle_engine_trims_once_after_work() -> None:
