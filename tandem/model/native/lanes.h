@@ -70,9 +70,25 @@ static inline float sum_of(Floats v) {  // halves onto halves: one order
 }
 
 static inline float max_of(Floats v) {
-    float best = v[0];
-    for (int lane = 1; lane < LANES; lane++) best = v[lane] > best ? v[lane] : best;
-    return best;
+#if defined(LANE_AVX512)
+    return _mm512_reduce_max_ps((__m512)v);
+#else
+    for (int width = LANES / 2; width; width /= 2)
+        for (int lane = 0; lane < width; lane++) v[lane] = v[lane] > v[lane + width] ? v[lane] : v[lane + width];
+    return v[0];
+#endif
+}
+
+// Stores the lowest byte of each; returns the sum of what was stored.
+static inline int32_t store_bytes(int8_t* to, Ints v) {
+#if defined(LANE_AVX512)
+    _mm_storeu_si128((__m128i*)to, _mm512_cvtepi32_epi8((__m512i)v));
+    return _mm512_reduce_add_epi32((__m512i)v);
+#else
+    int32_t sum = 0;
+    for (int lane = 0; lane < LANES; lane++) sum += to[lane] = (int8_t)v[lane];
+    return sum;
+#endif
 }
 
 // e^x within 3 ulp; below -87 it is e^-87, about 1.6e-38.

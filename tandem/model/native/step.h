@@ -73,10 +73,8 @@ struct Inputs {
             for (int i = 0; i < HALF; i += LANES) top = max(top, max(load(from + i), -load(from + i)));
             const float largest = max_of(top), inverse = largest > 0 ? 127.0f / largest : 0.0f;
             int32_t sum = 0;
-            for (int i = 0; i < HALF; i += LANES) {
-                const Ints x = to_ints(round_even(load(from + i) * inverse));
-                for (int lane = 0; lane < LANES; lane++) sum += to[i + lane] = (int8_t)x[lane];
-            }
+            for (int i = 0; i < HALF; i += LANES)
+                sum += store_bytes(to + i, to_ints(round_even(load(from + i) * inverse)));
             step[h] = largest / 127.0f;
             float& both = total[(size_t)row * (width / GROUP) + h / 2];
             both = (h % 2 ? both : 0.0f) + step[h] * (float)sum;
