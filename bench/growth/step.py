@@ -26,7 +26,7 @@ REPETITIONS: Final = 12
 def measure(plan: EnginePlan, *, is_quick: bool) -> tuple[Curve, ...]:
     """Raises what loading the model raises."""
     model = load(Path(plan.weights), plan.compute, plan.threads)
-    torch.set_num_threads(1)  # torch's idle threads would spin beside the step; in an engine they sleep (`OMP_WAIT_POLICY`)
+    torch.set_num_threads(1)  # idle threads of torch's would spin beside the step; an engine lets them sleep
     rows, contexts = (ROWS[::3], CONTEXTS[::2]) if is_quick else (ROWS, CONTEXTS)
     states = [_read_state(model, max(contexts) + max(rows)) for _ in range(SLOTS)]
     cells = [(many, context) for context in contexts for many in rows]
