@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import httpx
@@ -47,7 +48,11 @@ class Appliance:
 
 @contextmanager
 def started(slots: int, state: Path, settings: tuple[str, ...]) -> Iterator[Appliance]:
-    """`settings` are further `--set` values. Raises `DidNotStart` with the end of the appliance's own words."""
+    """`settings` are further `--set` values. Raises `DidNotStart` with the end of the appliance's own words.
+
+    From now on SIGTERM ends this process as Ctrl-C does: the appliance must not outlive it.
+    """
+    signal.signal(signal.SIGTERM, _interrupted)
     port = free_port()
     ours = (f"slots.count={slots}", f"listen.port={port}", "listen.host=127.0.0.1", f"state={state}")
     flags = [word for setting in (*settings, *ours) for word in ("--set", setting)]
@@ -97,3 +102,7 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def _interrupted(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

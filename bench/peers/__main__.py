@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import signal
 import sys
 import tempfile
 import time
@@ -17,7 +16,6 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Any, Final
 
 import httpx
@@ -169,7 +167,6 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 def main() -> int:
     options = parse()
-    signal.signal(signal.SIGTERM, _interrupted)  # or the servers would outlive us
     found, machine = Found(), facts()
     try:
         model = model_of(SLOTS, options.set)
@@ -192,10 +189,6 @@ def main() -> int:
     record = {"machine": machine, "repetitions": options.repetitions, "seconds": took, **record}
     print(f"written to {write_record(options.out, 'peers', record)}")
     return 0
-
-
-def _interrupted(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":
