@@ -10,21 +10,20 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 
 import httpx
 
-from bench.appliance import PROJECT, Appliance, DidNotStart, started
+from bench.appliance import Appliance, DidNotStart, started
 from bench.client import Answer, RequestFailed, ask
 from bench.machine import facts
 from bench.prompts import TOPICS, prompt
+from bench.record import parser_of, write_record
 from bench.report import Sample, ratio, summarize, table
 from bench.turns import LEVELS, WARM_UP, in_turns, progress
 
@@ -108,14 +107,12 @@ async def measure_one(
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m bench", description=(__doc__ or "").split("\n\n")[0])
+    parser = parser_of("bench", __doc__)
     parser.add_argument("--quick", action="store_true", help="2 repetitions of 32 tokens: does it work, not how fast")
     parser.add_argument(
         "--repetitions", type=int, help="default: 6; even, so that every order was taken as often as its reverse"
     )
     parser.add_argument("--max-tokens", type=int, help="default: 128")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="as for `tandem up`")
-    parser.add_argument("--out", type=Path, default=PROJECT / "bench" / "results")
     options = parser.parse_args(arguments)
     options.repetitions = options.repetitions or (2 if options.quick else 6)
     options.max_tokens = options.max_tokens or (32 if options.quick else 128)
@@ -145,8 +142,6 @@ def main() -> int:
     cost = ratio(found.many, found.single)
     text = table(levels, ratios, cost)
     print(f"\n{text}\n\n{machine['cpu']}, {machine['cpus']} CPUs; {options.max_tokens} tokens an answer")
-    options.out.mkdir(parents=True, exist_ok=True)
-    path = options.out / f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%SZ}.json"
     record = {
         "machine": machine,
         "settings": list(settings),
@@ -157,7 +152,7 @@ def main() -> int:
         "levels_runs": [asdict(sample) for samples in found.levels.values() for sample in samples],
         "in_turns": [asdict(sample) for pair in zip(found.single, found.many, strict=True) for sample in pair],
     }
-    path.write_text(json.dumps(record, indent=1) + "\n")
+    path = write_record(options.out, "clients", record)
     path.with_suffix(".txt").write_text(text + "\n")
     print(f"written to {path}")
     return 0 if all(level.rate is not None for level in levels) else 1

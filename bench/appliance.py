@@ -16,7 +16,8 @@ from typing import Any
 
 import httpx
 
-PROJECT = Path(__file__).resolve().parent.parent
+from bench.machine import PROJECT
+
 LONGEST_START = 300.0  # seconds; the weights may have to be fetched first
 LONGEST_STOP = 60.0
 NEWS = 0.6  # seconds; `/health` repeats what the engine said up to half a second ago

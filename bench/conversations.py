@@ -10,24 +10,22 @@ Shared are the rows of a prompt that some earlier prompt and its answer began wi
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import Final
 
 import httpx
 
-from bench.appliance import PROJECT, Appliance, DidNotStart, started
+from bench.appliance import Appliance, DidNotStart, started
 from bench.client import Answer, RequestFailed, ask_messages
 from bench.machine import facts
 from bench.prompts import TOPICS
+from bench.record import parser_of, write_record
 from bench.turns import progress
 
 SLOTS: Final = 3
@@ -206,11 +204,9 @@ async def after_restart(appliance: Appliance, before: list[Turn], turns: int, ma
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.conversations", description=(__doc__ or "").split("\n\n")[0])
+    parser = parser_of("bench.conversations", __doc__)
     parser.add_argument("--turns", type=int, default=12, help="of each conversation")
     parser.add_argument("--max-tokens", type=int, default=48)
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="as for `tandem up`")
-    parser.add_argument("--out", type=Path, default=PROJECT / "bench" / "results")
     options = parser.parse_args()
     machine, settings = facts(), tuple(options.set)
     try:
@@ -234,14 +230,12 @@ def main() -> int:
             f"  {turn.name}: {turn.cached:,} of {turn.prompt:,} tokens not read again, {1000 * turn.first_token:.0f} ms"
         )
     print(f"\n{machine['cpu']}, {machine['cpus']} CPUs; {SLOTS} slots, at most {options.max_tokens} tokens an answer")
-    options.out.mkdir(parents=True, exist_ok=True)
-    path = options.out / f"conversations-{datetime.now(UTC):%Y-%m-%dT%H-%M-%SZ}.json"
     runs = {
         name: [{**asdict(turn), "text": None} for turn in some]
         for name, some in (("on", on), ("off", off), ("restart", again))
     }
-    path.write_text(json.dumps({"machine": machine, "rows": rows, "parallel": parallel, "runs": runs}, indent=1) + "\n")
-    print(f"written to {path}")
+    record = {"machine": machine, "rows": rows, "parallel": parallel, "runs": runs}
+    print(f"written to {write_record(options.out, 'conversations', record)}")
     wrong = [name for name, row in rows.items() if row["different"]]
     for name in wrong:
         print(f"! {name}: {rows[name]['different']:.0f} texts differ")

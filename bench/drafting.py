@@ -8,25 +8,23 @@ topic each time, which they cannot. No prompt is asked twice of the appliance th
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
 import httpx
 
-from bench.appliance import NEWS, PROJECT, Appliance, DidNotStart, started
+from bench.appliance import NEWS, Appliance, DidNotStart, started
 from bench.client import Answer, RequestFailed, ask
 from bench.edits import edit
 from bench.machine import facts
 from bench.prompts import TOPICS, prompt
+from bench.record import parser_of, write_record
 from bench.turns import LEVELS, WARM_UP, in_turns, progress
 
 SLOTS: Final = max(LEVELS)
@@ -185,11 +183,9 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.drafting", description=(__doc__ or "").split("\n\n")[0])
+    parser = parser_of("bench.drafting", __doc__)
     parser.add_argument("--repetitions", type=int, default=6)
     parser.add_argument("--max-tokens", type=int, default=224)
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="as for `tandem up`")
-    parser.add_argument("--out", type=Path, default=PROJECT / "bench" / "results")
     options = parser.parse_args()
     most = len(TOPICS) // sum(LEVELS)
     if not 1 <= options.repetitions <= most:
@@ -209,13 +205,9 @@ def main() -> int:
         return 130
     rows = summarize(pairs)
     print(f"\n{table(rows)}\n\n{machine['cpu']}, {machine['cpus']} CPUs; at most {options.max_tokens} tokens an answer")
-    options.out.mkdir(parents=True, exist_ok=True)
-    path = options.out / f"drafting-{datetime.now(UTC):%Y-%m-%dT%H-%M-%SZ}.json"
     runs = [{**asdict(run), "texts": None} for pair in pairs for run in pair]
-    path.write_text(
-        json.dumps({"machine": machine, "rows": [asdict(row) for row in rows], "runs": runs}, indent=1) + "\n"
-    )
-    print(f"written to {path}")
+    record = {"machine": machine, "rows": [asdict(row) for row in rows], "runs": runs}
+    print(f"written to {write_record(options.out, 'drafting', record)}")
     return 1 if any(row.different for row in rows) else 0
 
 

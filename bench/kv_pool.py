@@ -9,7 +9,6 @@ the engine; before each prompt the pool has given every page back, while ordinar
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 import time
@@ -22,6 +21,7 @@ import torch
 
 from bench.kv_memory import measure_memory, memory_table, page_a_tensor, plan_of, strays
 from bench.machine import facts
+from bench.record import write_record
 from tandem.contract.plan import EnginePlan
 from tandem.memory.host_pages import HostPages
 from tandem.memory.kvpool import KVPool, SlotRows
@@ -166,7 +166,7 @@ def main() -> int:
         record["speed"] = found = describe(sides, {"chunks": min(engine.chunk, options.prompt), "rounds": 1})
         print(speed_table(found))
     if options.out:
-        options.out.write_text(json.dumps(record, indent=1) + "\n")
+        write_record(options.out, "kv-pool", record)
     return 1 if astray else 0
 
 

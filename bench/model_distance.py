@@ -8,7 +8,6 @@ token of the answer. `bench.perplexity` compares the same over a text that is re
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -21,7 +20,7 @@ from torch import Tensor
 from bench.machine import facts
 from bench.prompts import TOPICS, prompt
 from bench.readers import Reader, open_readers, served_engine
-from bench.record import RESULTS, write_record
+from bench.record import parser_of, write_record
 from bench.turns import progress
 from tandem.errors import TandemError
 from tandem.model import Block, Model
@@ -101,11 +100,9 @@ def answer(model: Model, tokens: Sequence[int], length: int) -> list[int]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.model_distance", description=__doc__.split("\n\n")[0])
+    parser = parser_of("bench.model_distance", __doc__)
     parser.add_argument("--chats", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=64, help="length of each answer")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="as for `tandem up`")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="a folder, or a .json file")
     options = parser.parse_args()
     machine = facts()
     try:

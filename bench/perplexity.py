@@ -8,7 +8,6 @@ and changes no figure.
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
 from collections.abc import Mapping, Sequence
@@ -23,7 +22,7 @@ from torch.nn import functional
 from bench.machine import facts
 from bench.model_distance import HEADER, Distance
 from bench.readers import REFERENCE, Reader, open_readers, served_engine
-from bench.record import RESULTS, write_record
+from bench.record import parser_of, write_record
 from bench.texts import Text, read_texts, windows
 from bench.turns import progress
 from tandem.errors import TandemError
@@ -117,11 +116,9 @@ def record(read: Sequence[Window], texts: Sequence[Text], readers: Sequence[str]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.perplexity", description=(__doc__ or "").split("\n\n")[0])
+    parser = parser_of("bench.perplexity", __doc__)
     parser.add_argument("--quick", action="store_true", help="the first window of each text: does it work")
     parser.add_argument("--window", type=int, default=512, help="most tokens that are read together")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="as for `tandem up`")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="a folder, or a .json file")
     options = parser.parse_args()
     machine = facts()
     try:

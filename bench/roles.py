@@ -36,7 +36,7 @@ from bench.appliance import LONGEST_START, Appliance, DidNotStart, started
 from bench.client import Answer, RequestFailed, ask
 from bench.machine import facts
 from bench.prompts import TOPICS, prompt
-from bench.record import RESULTS, write_record
+from bench.record import parser_of, write_record
 from bench.turns import WARM_UP, in_turns, progress
 from tandem.conductor.conductor import Deciding
 from tandem.conductor.verdicts import read_verdicts
@@ -277,14 +277,12 @@ async def measure(plain: Appliance, helped: Appliance, roles: Roles, turns: int,
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m bench.roles", description=(__doc__ or "").split("\n\n")[0])
+    parser = parser_of("bench.roles", __doc__)
     parser.add_argument("--quick", action="store_true", help="2 turns of 64 tokens: does it work, not how fast")
     parser.add_argument(
         "--turns", type=int, help="default: 6; even, so that every order was taken as often as its reverse"
     )
     parser.add_argument("--max-tokens", type=int, help="default: 384")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="as for `tandem up`")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="a folder, or a .json file")
     options = parser.parse_args(arguments)
     options.turns = options.turns or (2 if options.quick else 6)
     options.max_tokens = options.max_tokens or (64 if options.quick else 384)

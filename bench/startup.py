@@ -27,8 +27,8 @@ from typing import Final
 
 import psutil
 
-from bench.appliance import LONGEST_START, LONGEST_STOP, PROJECT, DidNotStart, free_port, tail
-from bench.machine import facts
+from bench.appliance import LONGEST_START, LONGEST_STOP, DidNotStart, free_port, tail
+from bench.machine import PROJECT, facts
 from bench.record import RESULTS, write_record
 from bench.turns import progress
 

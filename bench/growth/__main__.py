@@ -17,12 +17,12 @@ from pathlib import Path
 
 import httpx
 
-from bench.appliance import PROJECT, DidNotStart
+from bench.appliance import DidNotStart
 from bench.client import RequestFailed
 from bench.growth import gateway, memory, queue, step, ttft, turn
 from bench.growth.curves import Curve, Part, Record, decode, encode
 from bench.growth.plot import draw
-from bench.machine import facts
+from bench.machine import PROJECT, facts
 from bench.turns import progress
 from tandem.config import load
 from tandem.contract.plan import Plan

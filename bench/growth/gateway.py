@@ -21,9 +21,10 @@ from typing import Final
 import httpx
 from uvicorn.loops.auto import auto_loop_factory
 
-from bench.appliance import LONGEST_START, LONGEST_STOP, PROJECT, DidNotStart, free_port
+from bench.appliance import LONGEST_START, LONGEST_STOP, DidNotStart, free_port
 from bench.client import RequestFailed
 from bench.growth.curves import Axis, Curve, line
+from bench.machine import PROJECT
 from bench.turns import progress
 from tandem.config import load
 from tandem.contract.channel import Channel, serve

@@ -31,7 +31,7 @@ from bench.peers.quiet import QUIET, Patience
 from bench.peers.servers import Recipe, Server, running, server_of
 from bench.peers.verdict import OURS, PLAIN, SHIPPED, lines, memory_lines, parts_table, remarks, table
 from bench.peers.work import SLOTS, Sample, fill, for_memory, idle_processors, measure, most_repetitions, works
-from bench.record import RESULTS, write_record
+from bench.record import parser_of, write_record
 from bench.turns import progress
 from tandem.errors import TandemError
 from tandem.memory.reading import read_memory
@@ -146,7 +146,7 @@ def report(found: Found, recipes: Sequence[Recipe]) -> tuple[str, dict[str, Any]
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m bench.peers", description=(__doc__ or "").split("\n\n")[0])
+    parser = parser_of("bench.peers", __doc__)
     parser.add_argument("--only", action="append", choices=PEERS, help="this peer; may be said several times")
     parser.add_argument("--without", action="append", default=[], choices=PEERS, help="not this peer")
     parser.add_argument("--install", action="store_true", help="only install the peers")
@@ -155,8 +155,6 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         "--repetitions", type=int, help="default: 6; even, so that every order is taken as often as its reverse"
     )
     parser.add_argument("--wait", type=float, default=300.0, help="seconds, in all, for others to finish; default: 300")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="as for `tandem up`")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="a folder, or a .json file")
     options = parser.parse_args(arguments)
     options.peers = [name for name in options.only or PEERS if name not in options.without]
     options.repetitions = options.repetitions or (2 if options.quick else 6)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.appliance import PROJECT
+from bench.machine import PROJECT
 from bench.turns import progress
 from tandem.units import GIB
 

@@ -13,7 +13,7 @@ from typing import Final
 
 import psutil
 
-from bench.appliance import PROJECT
+from bench.machine import PROJECT
 from bench.peers.model import Model
 from bench.peers.servers import Server
 

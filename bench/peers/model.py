@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.appliance import PROJECT
+from bench.machine import PROJECT
 from bench.peers.environments import PEERS, Environment, digest, run
 from tandem.config import load
 from tandem.memory.reading import read_box

@@ -14,6 +14,7 @@ from torch import Tensor
 from tandem.model.families import dense, flashnext, llama, qwen3, qwen35
 from tandem.model.families.architecture import Architecture, read_architecture, with_mtp
 from tandem.model.families.fields import Fields
+from tandem.model.families.header import FAMILIES
 from tandem.model.families.names import Names
 from tandem.model.interface import Model
 from tandem.model.native import store
@@ -29,9 +30,6 @@ from tandem.model.weights.safetensors import CONFIG
 log = logging.getLogger("tandem.engine")
 
 _BUILDERS: Final = {"llama": llama.build, "qwen3": qwen3.build, "qwen35": qwen35.build, "flashnext": flashnext.build}
-
-_NORMED: Final = {"llama": False, "qwen3": True}
-"""The families of the native step: whether queries and keys are normed."""
 
 NAMES: Final = Names(
     embedding="model.embed_tokens",
@@ -75,7 +73,9 @@ def open_checkpoint(
     rope = Rope(turned, config.rope_base, config.window, device=placement.device)
     why = why_in_torch(architecture, compute, placement)
     if why is None:
-        read = partial(dense.read, config, names=NAMES, tied=architecture.tied, normed=_NORMED[architecture.family])
+        read = partial(
+            dense.read, config, names=NAMES, tied=architecture.tied, normed=FAMILIES[architecture.family].normed
+        )
 
         def pack(wrap: Wrap) -> dense.Parts:
             return checkpoint.load(
@@ -96,8 +96,8 @@ def why_in_torch(architecture: Architecture, compute: Compute, placement: Placem
     """As `dense.why_in_torch`, of a directory's model."""
     if placement.device != HOST.device or placement.kernels:
         return "what lies on a device is multiplied there"
-    if architecture.family not in _NORMED:
-        return f"the native step knows {' and '.join(_NORMED)}, and this is {architecture.family}"
+    if architecture.family not in FAMILIES:
+        return f"the native step knows {' and '.join(FAMILIES)}, and this is {architecture.family}"
     if architecture.attention.rope_dim != architecture.attention.head_dim:
         return "only part of a head is turned"
     return dense.why_in_torch(architecture.model, compute)

@@ -30,14 +30,14 @@ ROPE_FACTORS: Final = "rope_freqs.weight"
 @dataclass(frozen=True, slots=True)
 class Family:
     normed: bool  # queries and keys are normed
-    turn_halves: bool  # a head's rows are stored as trained; else the two that turn together side by side
+    turn_halves: bool  # a file has a head's rows as trained; else the two that turn together side by side
 
 
 FAMILIES: Final = {
     "llama": Family(normed=False, turn_halves=False),
     "qwen3": Family(normed=True, turn_halves=True),
 }
-"""By `general.architecture`, which is also the prefix of a file's keys."""
+"""The dense families, which the native step knows; by `general.architecture`, also the prefix of a file's keys."""
 
 
 def read_header(file: GgufFile) -> tuple[Family, ModelConfig]:
